@@ -15,6 +15,7 @@
 #include "gen/source.h"
 #include "ir/op.h"
 #include "limits_file.h"
+#include "warps_experts.h"
 #include "warps_graphs.h"
 
 enum { GRAPHS_OF_A_BODY = 3, MOST_BODIES = 128 };
@@ -266,13 +267,15 @@ static void print_graph(const char *source, text *out)
 }
 
 /* Graphs for this test alone, whatever others their bodies take: norms after products of many
- * tokens, shares of as many groups as a warp has lanes. */
+ * tokens, shares of as many groups as a warp has lanes, experts in blocks. */
 static const char *const limit_graphs[] = {
     X("100", "64") W("w", "136", "64") "%h = linear(%x, %w)\n%y = rms_norm(%h)\n",
     X("100", "64") W("w", "136", "64") "%h = linear(%x, %w)\n%y = layer_norm(%h, _, _)\n",
     X("100", "64") W("w", "136", "64") "const %v : bf16[96]\nconst %u : f32[40]\n%h = linear(%x, "
                                        "%w)\n%y = rms_norm_parts(%h, %v, %u)\n",
     X("5", "128") "%i, %w = route(%x) {experts = 2, sigmoid = 1, groups = 8, kept = 2}\n",
+    GATED_BLOCKS("9", "1280", "3", "4", "24", "q6_k", "q4_k", EXPERT_NORM("1280"), ", _, _, %n"),
+    SUMMED_BLOCKS("12", "1088", "4", "9", "40", "q8_0"),
 };
 
 static void print_always(const char *source, text *out)

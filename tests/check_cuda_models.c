@@ -94,7 +94,9 @@ static model_config config_of(const item *it)
                       .weight_dtype = IR_F32,
                       .n_experts = mixture ? 5 : 0,
                       .experts_per_token = it->dtype == IR_F32 ? 2 : 5,
-                      .expert_ffn_size = 96,
+                      .expert_ffn_size = !it->blocks            ? 96
+                                         : is_of(it, "gpt_oss") ? 288
+                                                                : 512,
                       .expert_every = 1,
                       .normalize_experts = true,
                       .rope_size = 64,
@@ -110,17 +112,20 @@ static model_config config_of(const item *it)
     return c;
 }
 
-/* That of the item, or of its matrices but the embedding blocks of a GGUF file. */
+/* That of the item, or of its matrices and experts but the embedding blocks of a GGUF file. */
 static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
                                const int64_t *dims, ir_dtype *dtype)
 {
     const item *it = self;
     (void)cx;
     *dtype = it->dtype;
-    if (!it->blocks || rank != 2 || strstr(name, "embed"))
+    if (!it->blocks || rank < 2 || !strstr(name, ".weight") || strstr(name, "embed"))
         return MPK_OK;
-    *dtype = strstr(name, "down") ? IR_Q6_K : IR_Q4_K;
-    if (dims[1] % 256) /* no whole blocks of these */
+    if (is_of(it, "gpt_oss") && rank == 3)
+        *dtype = IR_MXFP4;
+    else
+        *dtype = strstr(name, "down") ? IR_Q6_K : IR_Q4_K;
+    if (*dtype != IR_MXFP4 && dims[rank - 1] % 256) /* no whole blocks of these */
         *dtype = IR_Q4_1;
     return MPK_OK;
 }

@@ -1,8 +1,9 @@
 /* model_bodies_test.c - which operators of whole models have generic bodies on a GPU, and which
  * bodies poll nothing: of models whose speed is measured, and of families by what sets them apart;
- * how linear attention ends.
+ * how linear attention ends; of mixtures whose weights stay in blocks.
  */
 #include "check.h"
+#include "engine/engine.h"
 #include "gen/source.h"
 #include "host/target.h"
 #include "ir/op.h"
@@ -55,12 +56,12 @@ static const uint32_t step_tokens[] = {1, 4, 16, 32, 64, 100, 128, 512, 2048};
 enum { STEPS = sizeof step_tokens / sizeof *step_tokens };
 
 /* A model as a GPU compiles it for steps of so many tokens. */
-static const ir_graph *compile(arena *a, const model_config *config, uint32_t n_tokens)
+static const ir_graph *compile_with(arena *a, const model_config *config,
+                                    const model_weights *weights, uint32_t n_tokens)
 {
     mpk_context cx = {0};
     ir_graph *g;
     tg_program p;
-    const model_weights weights = {.dtype = all_bf16};
     const model_shape s = {.n_tokens = n_tokens,
                            .n_rows = n_tokens < 16 ? n_tokens : 16,
                            .n_slots = 16,
@@ -80,9 +81,14 @@ static const ir_graph *compile(arena *a, const model_config *config, uint32_t n_
                             .relaxed = true,
                             .whole_tiles = true,
                             .logits = true};
-    check_ok(&cx, model_build(&cx, a, config, &s, &weights, &g));
+    check_ok(&cx, model_build(&cx, a, config, &s, weights, &g));
     check_ok(&cx, pass_compile(&cx, a, &o, 1, &g, &n_tokens, &p));
     return p.graphs[0].ir;
+}
+
+static const ir_graph *compile(arena *a, const model_config *config, uint32_t n_tokens)
+{
+    return compile_with(a, config, &(model_weights){.dtype = all_bf16}, n_tokens);
 }
 
 /* Two layers of a model: in decoding, streams and prompts these operators have generic bodies, and
@@ -235,6 +241,79 @@ static void linear_attention_ends_in_a_norm(void **state)
     }
 }
 
+/* The weights of a graph as those of a file, in their dtypes but for routers: f32, of numbers that
+ * bf16 has too. */
+static void make_file(const ir_graph *g, load_model *m)
+{
+    mpk_context cx = {0};
+    for (uint32_t i = 0; i < g->tensors.n; i++) {
+        const ir_tensor *t = &g->tensors.at[i];
+        if (t->kind != IR_CONST)
+            continue;
+        load_tensor out = {.name = t->name, .dtype = t->dtype, .rank = t->rank};
+        memcpy(out.dims, t->dims, sizeof out.dims);
+        if (str_ends(t->name, STR(".mlp.gate.weight"))) {
+            assert_int_equal(t->dtype, IR_BF16);
+            out.dtype = IR_F32;
+            out.n_bytes = (uint64_t)ir_elements(t) * sizeof(float);
+            out.data = arena_alloc(&m->arena, (size_t)out.n_bytes, 1);
+            assert_non_null(out.data);
+        }
+        check_ok(&cx, load_add_tensor(&cx, m, &out));
+    }
+}
+
+/* All products of experts have fast bodies and weights in blocks, and in steps of few tokens
+ * nothing waits for counters. */
+static const ir_graph *check_mixture(arena *a, engine_build *b, uint32_t n_tokens)
+{
+    mpk_context cx = {0};
+    text generic = {0}, counted = {0};
+    engine_dtypes d;
+    model_weights weights;
+    unsigned blocks = 0;
+    check_ok(&cx, engine_find_dtypes(&cx, a, b, false, &d));
+    engine_weight_dtypes(&d, &weights);
+    const ir_graph *g = compile_with(a, &b->model.config, &weights, n_tokens);
+    for (size_t o = 0; o < g->ops.n; o++)
+        blocks += strcmp(g->ops.at[o].def->name, "expert_linear") == 0 &&
+                  ir_dtype_table[g->tensors.at[g->ops.at[o].in[2]].dtype].block_elements > 1;
+    assert_int_equal(blocks, 4);
+    list_slow(g, n_tokens, &generic, &counted);
+    assert_string_equal(text_str(&generic).at, " rope_table sample");
+    if (n_tokens <= 16)
+        assert_string_equal(text_str(&counted).at, CARRIED);
+    text_free(&generic);
+    text_free(&counted);
+    return g;
+}
+
+/* Mixtures whose weights are made up by the rules of a file's type, or have the format of the
+ * configuration, MXFP4, and stay in blocks; and the same weights from a file. */
+static void mixtures_in_blocks_have_fast_bodies(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {{"models/qwen3-30b-a3b", "q4_k_m"},
+                                          {"models/qwen3-30b-a3b", "q4_0"},
+                                          {"models/gpt-oss-20b", "q8_0"},
+                                          {"models/gpt-oss-20b", NULL},
+                                          {"models/olmoe-1b-7b", "q6_k"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t k = 0; k < STEPS; k++) {
+            mpk_context cx = {0};
+            arena a = {0};
+            engine_build b = {.device.target = &target_cuda,
+                              .options = {.keep_blocks = 1, .random_mix = rows[i][1]}};
+            check_ok(&cx, load_open(&cx, rows[i][0], &b.model));
+            b.model.config.n_layers = 2;
+            make_file(check_mixture(&a, &b, step_tokens[k]), &b.model);
+            b.options.random_mix = NULL;
+            check_mixture(&a, &b, step_tokens[k]);
+            load_close(&b.model);
+            arena_free(&a);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -242,6 +321,7 @@ int main(void)
         cmocka_unit_test(models_have_fast_bodies),
         cmocka_unit_test(families_have_fast_bodies),
         cmocka_unit_test(latents_have_fast_bodies),
+        cmocka_unit_test(mixtures_in_blocks_have_fast_bodies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 
 #include "emulated_bed.h"
 #include "warps_edges.h"
+#include "warps_experts.h"
 #include "warps_graphs.h"
 #include "warps_images.h"
 
@@ -132,6 +133,9 @@ static void gather_streams(device *d)
     gather_graphs(d, blocks_graphs, sizeof blocks_graphs / sizeof *blocks_graphs, 270);
     gather_graphs(d, head_graphs, sizeof head_graphs / sizeof *head_graphs, 420);
     gather_graphs(d, latent_graphs, sizeof latent_graphs / sizeof *latent_graphs, 440);
+    gather_graphs(d, expert_blocks_graphs,
+                  sizeof expert_blocks_graphs / sizeof *expert_blocks_graphs, 470);
+    gather_graphs(d, mxfp4_graphs, sizeof mxfp4_graphs / sizeof *mxfp4_graphs, 240);
 }
 
 /* Keep one case in `of`, from the one that the seed says, unless all are asked for: compiling and
@@ -167,6 +171,9 @@ static int set_up_devices(void **state)
     gather_graphs(&hopper, image_graphs, sizeof image_graphs / sizeof *image_graphs, 410);
     gather_graphs(&hopper, edge_graphs, sizeof edge_graphs / sizeof *edge_graphs, EDGES);
     gather_graphs(&hopper, company_graphs, sizeof company_graphs / sizeof *company_graphs, COMPANY);
+    gather_graphs(&hopper, expert_blocks_company,
+                  sizeof expert_blocks_company / sizeof *expert_blocks_company,
+                  COMPANY + sizeof company_graphs / sizeof *company_graphs);
     gather_graphs(&blackwell, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     gather_streams(&ampere);
     gather_streams(&geforce);

@@ -14,6 +14,10 @@
  * 32 columns are computed once for all weights, and the terms with m and b are one product more of
  * the four blocks of a piece.
  *
+ * MXFP4 (RT_BLOCKS_MX4) has floats of 4 bits and powers of two as scales.  Weights times their
+ * scales are exact in bf16, so all columns of a piece have one sum, and nothing is added to it: no
+ * sums of x are needed.
+ *
  * What a lane 4 g + c has: row g of both pieces (the rows g and g + 8 of the operand); of x,
  * columns 8 c ...
  */
@@ -32,7 +36,8 @@ enum {
     BLOCKS_128 = 0x43004300u,
     BLOCKS_LESS_128 = 0xc300c300u, /* -128 */
     BLOCKS_LESS_64 = 0xc280c280u,
-    BLOCKS_16384 = 0x46804680u
+    BLOCKS_16384 = 0x46804680u,
+    BLOCKS_MX4 = 0x81c081c0u /* the bits that a number of MXFP4 has as a bf16 */
 };
 
 /* Constants of one task in registers, because an instruction has room for one immediate operand.
@@ -285,6 +290,54 @@ MPK_FN void blocks_multiply(const blocks_piece<FORM> (&p)[2], const mpk_words (*
                                          : scaled[m][e] + added[m][e];
         }
     }
+}
+
+/* ---- weights in MXFP4 ---- */
+
+/* Pair i of a word, as rt_turn_pair has packed it, times the scale.  Without the scale it is 2^-126
+ * times its values, some of which are below the smallest normal number; the product keeps these
+ * (PTX ISA, fma). */
+MPK_FN rt_u32 blocks_floats(rt_u32 word, int i, rt_u32 scale)
+{
+    const rt_u32 v = i == 3 ? ptx_choose(rt_turned(word, 8), 0x00400040u, word & 0x81808180u)
+                            : rt_turned(word, i ? (rt_u32)(6 * i) : 2) & BLOCKS_MX4;
+    return ptx_fma_bf16(v, scale, 0);
+}
+
+/* Block j's scale times 2^126 / 2^RT_MX4_SHIFT, twice: its byte is the exponent of a bf16. */
+MPK_FN rt_u32 blocks_power(rt_u32 head, int j)
+{
+    return __byte_perm(head, 0, 0x4040u + (rt_u32)j * 0x0101u) << 7;
+}
+
+/* As blocks_multiply.  Blocks take turns in two sums, so that one product waits for the one before
+ * the last. */
+template <int WIDE>
+MPK_FN void blocks_multiply_floats(const blocks_piece<RT_BLOCKS_MX4> (&p)[2],
+                                   const mpk_words (*x)[1 + WIDE], float (*total)[4])
+{
+    const float unit = __uint_as_float((127 + RT_MX4_SHIFT) << 23); /* 2^RT_MX4_SHIFT */
+    float sum[2][1 + WIDE][4] = {};
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const rt_u32 first = blocks_power(p[0].head[0], j), second = blocks_power(p[1].head[0], j),
+                     a = blocks_word(p[0].quants[0], j), b = blocks_word(p[1].quants[0], j);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const rt_u32 a0 = blocks_floats(a, 2 * h, first), a1 = blocks_floats(b, 2 * h, second),
+                         a2 = blocks_floats(a, 2 * h + 1, first),
+                         a3 = blocks_floats(b, 2 * h + 1, second);
+#pragma unroll
+            for (int m = 0; m <= WIDE; m++)
+                ptx_multiply_bf16(sum[j % 2][m], a0, a1, a2, a3, blocks_word(x[j][m], 2 * h),
+                                  blocks_word(x[j][m], 2 * h + 1));
+        }
+    }
+#pragma unroll
+    for (int m = 0; m <= WIDE; m++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            total[m][e] = fmaf(sum[0][m][e] + sum[1][m][e], unit, total[m][e]);
 }
 
 /* ---- the warps' sums of a tile ---- */

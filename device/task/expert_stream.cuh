@@ -32,111 +32,9 @@
 #define TASK_EXPERT_STREAM_CUH
 
 #include "task/activate.cuh"
-#include "task/expert_pairs.cuh"
+#include "task/expert_blocks.cuh"
 
 /* ---- products ---- */
-
-/* Progress through a range of tokens.  In registers; the same in all threads except for `from`. */
-template <int WIDE> struct expert_work {
-    rt_u32 first;           /* token */
-    int tokens, chunks;     /* of the range; of the round */
-    int group, n;           /* the block's first strip, and how many */
-    stream_from<WIDE> from; /* rows of the piece that is requested next */
-    int chunk, page;        /* the piece of x that is requested next; from.at: where its rows lie */
-    int round;              /* has chunks round, round + s.rounds, ... */
-};
-
-/* A piece of x, a page's columns of a chunk's rows, whose loads have been issued; `at` tells where,
- * in case they have to be repeated.  Two of them, even and odd, are under way, taken in turn. */
-template <int WIDE> struct expert_ahead {
-    stream_x<1, WIDE> x; /* as loaded; words may still be empty */
-    rt_u32 at[1 + WIDE]; /* rows, STREAM_NONE: none */
-};
-
-/* Chunk i of the present round, as expert_sort has left it.  Chunks are dealt to rounds in turn, so
- * that each has about as many. */
-template <int WIDE>
-MPK_FN rt_u32 expert_chunk_in(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
-                              int i)
-{
-    return expert_chunk(t, s, i * s.rounds + w.round);
-}
-
-/* Groups of the block, of 8 columns of y (gated: 4) each; the first of them in the operator.  w
- * counts strips, of one group or two. */
-template <int WIDE> MPK_FN int expert_groups_in(const expert_shape &s, const expert_work<WIDE> &w)
-{
-    return expert_has_sides(s) ? 2 * w.n : w.n;
-}
-template <int WIDE> MPK_FN int expert_first_group(const expert_shape &s, const expert_work<WIDE> &w)
-{
-    return expert_has_sides(s) ? 2 * w.group : w.group;
-}
-/* The thread among those that have all columns of a group: all, or those of one side.  Warps 0 to 3
- * are the side of a strip's first group. */
-MPK_FN int expert_thread(const expert_shape &s)
-{
-    return expert_has_sides(s) ? mpk_thread() % (MPK_THREADS / 2) : mpk_thread();
-}
-
-/* Where the row of token `first` begins in x, in bytes. */
-template <int KIND> MPK_FN rt_u64 expert_bytes_before(const expert_shape &s, rt_u32 first)
-{
-    if (KIND == EXPERT_KIND_ROWS)
-        return (rt_u64)first * ((const expert_rows_shape &)s).token * 2;
-    return (rt_u64)first * (s.split ? s.of_token : 1) * s.of.columns * 2;
-}
-
-/* Where this lane's row of x of a chunk lies by the list, as in from.at.  rows: the list from the
- * lane's row of the first chunk on; mine: bytes of the lane's first columns.  Four lanes have a
- * row, 8 of each 32 columns. */
-MPK_FN rt_u32 expert_listed(rt_u32 row, rt_u32 mine)
-{
-    return row == STREAM_NONE ? STREAM_NONE : row + mine;
-}
-MPK_FN const rt_u32 *expert_lane_rows(const mpk_task &t, const expert_shape &s)
-{
-    return expert_rows(t, s) + mpk_thread() % 32 / 4;
-}
-MPK_FN rt_u32 expert_lane_bytes(int side)
-{
-    return (rt_u32)(side / 32 * 128 + side % 4 * 8) * 2;
-}
-
-/* Set w->from.at to where this lane's rows of chunk w->chunk begin; STREAM_NONE: no such row, of
- * which loads bring zeros.  Past the last chunk there is none. */
-template <int WIDE, int KIND>
-MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w)
-{
-    const int thread = expert_thread(s), warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
-    const rt_u32 chunk = w->chunk < w->chunks ? expert_chunk_in(t, s, *w, w->chunk) : 0,
-                 first = chunk & 0xffff;
-#pragma unroll
-    for (int m = 0; m <= WIDE; m++) {
-        const rt_u32 row = g + 8 * m, pair = row < chunk >> 16 ? expert_pair(t, s, first + row) : 0;
-        const rt_u32 at = expert_row_at<KIND>(s, pair) + warp * 128 + c * 8;
-        w->from.at[m] = row < chunk >> 16 ? at * 2 : STREAM_NONE;
-    }
-}
-
-/* Issue the loads of the next piece of x, if there is one.  All of a->x is defined in any case
- * (stream_clear_x). Then look up the rows of the piece after it, so that its loads need not wait
- * for shared memory. */
-template <int WIDE, int KIND>
-MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
-                       expert_ahead<WIDE> *a)
-{
-#pragma unroll
-    for (int m = 0; m <= WIDE; m++)
-        a->at[m] = w->from.at[m];
-    stream_clear_x<1, WIDE>(a->x);
-    stream_ask_page<WIDE, false, false>(w->from, w->page, w->page + 1 == s.of.pages, a->x.at[0]);
-    if (++w->page == s.of.pages) {
-        w->page = 0;
-        w->chunk++;
-        expert_find<WIDE, KIND>(t, s, w);
-    }
-}
 
 /* Multiply one piece with N groups, whose pages are next in the ring.  Add the sums to those of the
  * chunk's earlier pages, in slots `slot` to slot + N - 1: of each warp its own columns' sums, so no
@@ -159,21 +57,6 @@ MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_
             sums[i][e] = page ? before[e] + sums[i][e] : sums[i][e];
         stream_put<WIDE>(s_parts, slot + i, thread, sums[i]);
     }
-}
-
-/* Wait for a piece of x whose loads have been issued; only carried words can be missing.  By all
- * lanes of the warp, which load again together. */
-template <int WIDE>
-MPK_FN void expert_await(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
-                         int page, expert_ahead<WIDE> *a)
-{
-    if (!mpk_carries(t, s.of.x)) /* it was there before the event */
-        return;
-    stream_from<WIDE> from = w.from; /* with the rows of the piece that is awaited */
-#pragma unroll
-    for (int m = 0; m <= WIDE; m++)
-        from.at[m] = a->at[m];
-    stream_await_x<1, WIDE>(from, page, 1, s.of.pages, false, a->x);
 }
 
 /* A piece of a tile: where its sums begin, and its page.  Pieces come chunk by chunk, in a chunk
@@ -558,11 +441,13 @@ MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expe
 /* Add the warps' sums of group i of a tile, in their order: those of all, or of one side of a
  * strip.  A warp's sums are of its own columns of the page; total[0] and [1] become rows 2 c and 2
  * c + 1 of pair g. */
-template <int WIDE>
+template <int WIDE, int FORM>
 MPK_FN void expert_total(const expert_shape &s, const char *s_parts, int i, float *total)
 {
     const int lane = mpk_thread() % 32;
-    if (expert_has_sides(s))
+    if (FORM)
+        blocks_total<WIDE>(s_parts, i, lane, total);
+    else if (expert_has_sides(s))
         stream_total<WIDE, 4>(s_parts, i, lane, total);
     else
         stream_total<WIDE, 8>(s_parts, i, lane, total);
@@ -580,14 +465,14 @@ MPK_FN int expert_of_tile(const expert_shape &s, const expert_work<WIDE> &w)
 
 /* End group i of a tile of chunks from `chunk` on, whose parts are complete: one of three ends, by
  * the shape. */
-template <int WIDE, int KIND>
+template <int WIDE, int KIND, int FORM>
 MPK_FN void expert_end_group(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                              int chunk, int i, int tile, const expert_biases &bias)
 {
     const int groups = expert_groups_in(s, w), group = i % groups; /* of its chunk */
     const rt_u32 mine = expert_chunk_in(t, s, w, chunk + i / groups);
     float total[4]; /* of one group of one chunk */
-    expert_total<WIDE>(s, expert_parts<WIDE>(t, tile), i, total);
+    expert_total<WIDE, FORM>(s, expert_parts<WIDE>(t, tile), i, total);
     if (KIND == EXPERT_KIND_ROWS)
         expert_end_rows<WIDE>(t, s, w, mine, group, total);
     else if (s.scale < 0)
@@ -599,15 +484,15 @@ MPK_FN void expert_end_group(const mpk_task &t, const expert_shape &s, const exp
 }
 
 /* End a tile of n chunks: each warp ends one group of one chunk, or two. */
-template <int WIDE, int KIND>
+template <int WIDE, int KIND, int FORM>
 MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                             int chunk, int n, int tile, const expert_biases &bias)
 {
     const int warp = mpk_thread() / 32, all = n * expert_groups_in(s, w);
     if (warp < all) /* else there are fewer groups than warps */
-        expert_end_group<WIDE, KIND>(t, s, w, chunk, warp, tile, bias);
+        expert_end_group<WIDE, KIND, FORM>(t, s, w, chunk, warp, tile, bias);
     if (expert_has_sides(s) && warp + MPK_WARPS < all)
-        expert_end_group<WIDE, KIND>(t, s, w, chunk, warp + MPK_WARPS, tile, bias);
+        expert_end_group<WIDE, KIND, FORM>(t, s, w, chunk, warp + MPK_WARPS, tile, bias);
 }
 
 /* First place of a chunk; for the number after the last chunk's, the end.  Only of sums, which have
@@ -667,7 +552,7 @@ MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_
  * The totals of tile i are added after the products of tile i + 1 and the barrier that those need
  * anyway.  Even and odd tiles have parts and totals of their own, so a tile needs no other
  * barrier. */
-template <int WIDE, int KIND>
+template <int WIDE, int KIND, int FORM>
 MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring)
 {
@@ -684,7 +569,7 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
     /* The first pieces are requested before anything is multiplied. */
     expert_find<WIDE, KIND>(t, s, w);
     expert_ask<WIDE, KIND>(t, s, w, &even);
-    if (expert_sizes<WIDE>::DEPTH > 1)
+    if (expert_sizes<WIDE>::DEPTH > 1 && !FORM)
         expert_ask<WIDE, KIND>(t, s, w, &odd);
 #pragma unroll 1
     for (int chunk = 0, tile = 0; chunk < w->chunks; chunk += at_once, tile++) {
@@ -692,13 +577,17 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
         const expert_biases bias = KIND == EXPERT_KIND_ENDS
                                        ? expert_ask_biases<WIDE>(t, s, *w, chunk, n)
                                        : expert_biases{0, 0};
-        expert_tile_pieces<KIND>(t, s, w, ring, expert_parts<WIDE>(t, tile), n, &even, &odd);
+        if constexpr (FORM != RT_BLOCKS_NONE)
+            expert_tile_blocks<WIDE, KIND, FORM>(t, s, w, ring, expert_parts<WIDE>(t, tile), n,
+                                                 &even);
+        else
+            expert_tile_pieces<KIND>(t, s, w, ring, expert_parts<WIDE>(t, tile), n, &even, &odd);
         /* all warps have put their parts of the tile */
         mpk_sync();
         if (sums && tile)
             expert_add_totals<WIDE>(t, s, *w, expert_place(t, s, *w, before),
                                     expert_place(t, s, *w, chunk), expert_totals(t, s, tile - 1));
-        expert_end_tile<WIDE, KIND>(t, s, *w, chunk, n, tile, bias);
+        expert_end_tile<WIDE, KIND, FORM>(t, s, *w, chunk, n, tile, bias);
         before = chunk;
     }
     /* requested before the last barriers, used after them */
@@ -732,15 +621,18 @@ MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const shape &s)
 /* The whole task, which waits for its event and triggers its own.  Loops, from the outside: ranges
  * of tokens whose pairs are sorted together, rounds of chunks, blocks of strips; the loader goes
  * the same way. */
-template <int WIDE, int KIND, typename kind>
+template <int WIDE, int KIND, int FORM, typename kind>
 MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
 {
     mpk_ring ring = *t.ring;
     expert_work<WIDE> w; /* its progress */
     mpk_wait(t);
     const expert_shape &s = *expert_copy_shape(t, shape);
-    const expert_groups g = expert_groups_of(t.e, s);
+    const expert_groups g = expert_groups_of<FORM>(t.e, s);
+    const int of_strip = expert_strip_groups<FORM>(s);
     stream_find_last<WIDE>(s.of, expert_thread(s), &w.from);
+    if (FORM && s.of.norm)
+        expert_keep_norm(t, s);
     const rt_u32 end = mpk_end(t); /* of the tokens that are alive */
 #pragma unroll 1
     for (w.first = t.e->lo[0]; w.first < end; w.first += s.range) {
@@ -757,9 +649,9 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
             w.chunks = (chunks - w.round + s.rounds - 1) / s.rounds;
 #pragma unroll 1
             for (rt_u32 q = 0; q < n; q += s.block) {
-                w.group = (int)(group + q);
-                w.n = (int)mpk_smaller(n - q, s.block);
-                expert_block<WIDE, KIND>(t, s, &w, &ring);
+                w.group = (int)(group + q) * of_strip;
+                w.n = (int)mpk_smaller(n - q, s.block) * of_strip;
+                expert_block<WIDE, KIND, FORM>(t, s, &w, &ring);
             }
         }
         mpk_sync(); /* the next range sorts again */
@@ -768,18 +660,21 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
     mpk_trigger(t);
 }
 
-/* The bodies; the type of the shape tells the kind. */
-template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_shape &s)
+/* The bodies; the type of the shape tells the kind.  FORM: that of the weights, RT_BLOCKS_*;
+ * RT_BLOCKS_NONE: 16 bits. */
+template <int WIDE, int FORM = RT_BLOCKS_NONE>
+MPK_FN void expert_stream(const mpk_task &t, const expert_shape &s)
 {
-    expert_work_off<WIDE, EXPERT_KIND_PLAIN>(t, s);
+    expert_work_off<WIDE, EXPERT_KIND_PLAIN, FORM>(t, s);
 }
-template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_ends_shape &s)
+template <int WIDE, int FORM = RT_BLOCKS_NONE>
+MPK_FN void expert_stream(const mpk_task &t, const expert_ends_shape &s)
 {
-    expert_work_off<WIDE, EXPERT_KIND_ENDS>(t, s);
+    expert_work_off<WIDE, EXPERT_KIND_ENDS, FORM>(t, s);
 }
 template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_rows_shape &s)
 {
-    expert_work_off<WIDE, EXPERT_KIND_ROWS>(t, s);
+    expert_work_off<WIDE, EXPERT_KIND_ROWS, RT_BLOCKS_NONE>(t, s);
 }
 
 #endif

@@ -9,6 +9,7 @@
 #define TASK_EXPERT_STREAM_LOAD_CUH
 
 #include "shape/expert_stream_shape.h"
+#include "rt/rt_blocks.h"
 #include "shape/linear_tile_shape.h"
 #include "tile/ring.cuh"
 
@@ -129,20 +130,40 @@ struct expert_groups {
     rt_u32 first, n, of_expert, bytes, last_bytes; /* last_bytes: of a group's last page */
 };
 
+/* Of weights in blocks (FORM; rt/rt_blocks.h).  They are multiplied by 16 rows, so with a gate a
+ * strip is two groups, which then are 8 columns of y, as one group is without. */
+template <int FORM> MPK_FN int expert_strip_groups(const expert_shape &s)
+{
+    return FORM && s.of.glu != GLU_NONE ? 2 : 1;
+}
+/* Pieces of 128 columns in the last slab of a row; those before it have RT_PIECES. */
+MPK_FN int expert_last_pieces(int columns, int pages)
+{
+    return (columns + RT_PIECE_COLUMNS - 1) / RT_PIECE_COLUMNS - (pages - 1) * RT_PIECES;
+}
+
 /* A strip is one or two groups of 8 rows of packed weights: 8 columns of y each, or with a gate 4,
- * which have rows of both.  Its pages are 16 KB but the last, which has s.last blocks of 4 KB.
+ * which have rows of both.  Its pages are 16 KB but the last, which has s.last blocks of 4 KB; with
+ * weights in blocks (FORM) each group has slabs of its own in them, whole ones but the last.
  * Gated, a slot belongs to the task that has its first column of y, if columns are dealt evenly to
  * slots: boxes may end anywhere.  Sums have a residual, of which a task may read its box alone. */
-MPK_FN expert_groups expert_groups_of(const rt_entry *e, const expert_shape &s)
+template <int FORM> MPK_FN expert_groups expert_groups_of(const rt_entry *e, const expert_shape &s)
 {
     const bool gated = s.of.glu != GLU_NONE;
-    const rt_u32 axis = e->rank - 1, of_group = gated ? 2 : 3, /* columns, as a shift */
-        shift = expert_has_sides(s) ? of_group + 1 : of_group, /* columns of a strip */
-        width = gated ? 4 / (rt_u32)s.rounds : 1u << shift;    /* columns of a slot */
-    expert_groups g;                                           /* of the box */
+    const rt_u32 axis = e->rank - 1, of_group = gated && !FORM ? 2 : 3,  /* columns, as a shift */
+        shift = expert_has_sides(s) ? of_group + 1 : of_group,           /* columns of a strip */
+        width = gated ? (FORM ? 8 : 4) / (rt_u32)s.rounds : 1u << shift; /* columns of a slot */
+    expert_groups g;                                                     /* of the box */
     g.first = (e->lo[axis] + (gated ? width - 1 : 0)) / width;
     g.n = (e->hi[axis] + width - 1) / width - g.first;
     g.of_expert = (rt_u32)s.of.rows >> shift; /* strips of an expert */
+    if (FORM) {
+        const rt_u32 last = (rt_u32)expert_last_pieces(s.of.columns, s.of.pages);
+        g.last_bytes = last * RT_PIECE_BYTES(FORM);
+        g.bytes = (rt_u32)expert_strip_groups<FORM>(s) *
+                  ((s.of.pages - 1) * RT_SLAB_BYTES(FORM) + g.last_bytes);
+        return g;
+    }
     g.last_bytes = s.of.last * 4096;
     g.bytes = (s.of.pages - 1) * 16384 + g.last_bytes;
     return g;
@@ -169,6 +190,31 @@ MPK_FN void expert_load_chunk(mpk_load &l, const expert_groups &g, const char *f
             load_from(&l, from + i * g.bytes + p * 16384, p + 1 == pages ? g.last_bytes : 16384);
 }
 
+/* The same of weights in blocks, n groups: slab by slab, in a slab two groups after each other,
+ * which are multiplied together.  Of nibbles both lie in one page, of bytes in one each. */
+template <int FORM>
+MPK_FN void expert_load_slabs(mpk_load &l, const expert_groups &g, const char *from, int pages,
+                              rt_u32 n)
+{
+    constexpr rt_u32 TOGETHER = RT_GROUPS_OF_PAGE(FORM);
+    const rt_u32 group_bytes = (pages - 1) * RT_SLAB_BYTES(FORM) + g.last_bytes;
+#pragma unroll 1
+    for (int p = 0; p < pages; p++)
+#pragma unroll 1
+        for (rt_u32 i = 0; i < n; i += TOGETHER) {
+            const char *at = from + (rt_u64)i * group_bytes + p * RT_SLAB_BYTES(FORM);
+            const rt_u32 page = load_page(&l), here = mpk_smaller(n - i, TOGETHER),
+                         bytes = p + 1 == pages ? g.last_bytes : RT_SLAB_BYTES(FORM);
+            if (page == LOAD_OVER || !load_leads())
+                continue;
+            load_expect(page, here * bytes);
+#pragma unroll 1
+            for (rt_u32 k = 0; k < here; k++)
+                load_copy(&l, page, k * RT_SLAB_BYTES(FORM), at + k * group_bytes, bytes);
+            load_end(page);
+        }
+}
+
 /* All lanes: which experts are hit is not known yet, but where pairs are many nearly all are:
  * the columns of the box of the first ones come to L2 while attention and the router leave
  * memory idle. A layer's last product knows the ids before it is due.  end: of the tokens alive. */
@@ -191,7 +237,7 @@ MPK_FN void expert_fetch(const mpk_load &l, const expert_shape &s, const expert_
 
 /* Of the chunks of a round the pages of n groups from `group` on.  Experts in rising order: those
  * of 32 lanes, then the next 32. */
-template <int WIDE>
+template <int WIDE, int FORM>
 MPK_FN void expert_load_block(mpk_load &l, const expert_shape &s, const expert_groups &g,
                               const expert_counts &counts, rt_u32 round, rt_u32 group, rt_u32 n)
 {
@@ -208,8 +254,13 @@ MPK_FN void expert_load_block(mpk_load &l, const expert_shape &s, const expert_g
                                ((rt_u64)(slot * 32 + lane) * g.of_expert + group) * g.bytes;
 #pragma unroll 1
             for (rt_u32 pair = 0; pair < pairs; pair += rows) {
-                if (wait == 0)
-                    expert_load_chunk(l, g, from, s.of.pages, n);
+                if (wait == 0) {
+                    if constexpr (FORM != RT_BLOCKS_NONE)
+                        expert_load_slabs<FORM>(l, g, from, s.of.pages,
+                                                n * expert_strip_groups<FORM>(s));
+                    else
+                        expert_load_chunk(l, g, from, s.of.pages, n);
+                }
                 wait = wait ? wait - 1 : (rt_u32)s.rounds - 1;
             }
         }
@@ -218,11 +269,12 @@ MPK_FN void expert_load_block(mpk_load &l, const expert_shape &s, const expert_g
 
 /* The loader's part: for each range of tokens, round, block of columns, expert and chunk its pages,
  * in the order in which the body takes them. */
-template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_shape &s)
+template <int WIDE, int FORM = RT_BLOCKS_NONE>
+MPK_FN void expert_stream_load(mpk_load &l, const expert_shape &s)
 {
     if (!load_needs_step(&l))
         return;
-    const expert_groups g = expert_groups_of(l.e, s);
+    const expert_groups g = expert_groups_of<FORM>(l.e, s);
     const rt_u32 end = mpk_smaller(l.e->hi[0], mpk_w.live[l.e->live]);
     expert_fetch(l, s, g, end);
     if (!expert_load_waits(l, s))
@@ -237,15 +289,16 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_sha
             const rt_u32 group = expert_in_round(g, round, &n);
 #pragma unroll 1
             for (rt_u32 q = 0; q < n; q += s.block)
-                expert_load_block<WIDE>(l, s, g, counts, round, group + q,
-                                        mpk_smaller(n - q, s.block));
+                expert_load_block<WIDE, FORM>(l, s, g, counts, round, group + q,
+                                              mpk_smaller(n - q, s.block));
         }
     }
 }
 /* Biases and limits are the body's. */
-template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_ends_shape &e)
+template <int WIDE, int FORM = RT_BLOCKS_NONE>
+MPK_FN void expert_stream_load(mpk_load &l, const expert_ends_shape &e)
 {
-    expert_stream_load<WIDE>(l, e.s);
+    expert_stream_load<WIDE, FORM>(l, e.s);
 }
 template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_rows_shape &e)
 {

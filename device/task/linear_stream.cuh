@@ -578,11 +578,12 @@ MPK_FN void stream_prepare_blocks(const mpk_task &t, const stream_shape &s, int 
 
 /* The next page of each of `here` groups, read and released, then multiplied.  A piece is a warp's
  * 128 columns, which it has in registers before it gives the page back: the products then need no
- * page.  Where one group is left, it is multiplied twice: the second sums are not used. */
+ * page.  Where one group is left, it is multiplied twice: the second sums are not used.  has_piece
+ * false: the page has none for this warp (expert_blocks.cuh). */
 template <int WIDE, int FORM>
 MPK_FN void stream_page_blocks(mpk_ring *ring, const mpk_words (*x)[1 + WIDE],
                                const blocks_sum *sums, const blocks_numbers &n, int here,
-                               int thread, float (*total)[4])
+                               int thread, float (*total)[4], bool has_piece = true)
 {
     constexpr int PAGES = 2 / RT_GROUPS_OF_PAGE(FORM); /* of two groups */
     const int lane = thread % 32, piece = thread / 32 * RT_PIECE_BYTES(FORM);
@@ -603,7 +604,12 @@ MPK_FN void stream_page_blocks(mpk_ring *ring, const mpk_words (*x)[1 + WIDE],
         if (here == 2 && PAGES == 2)
             ptx_barrier_arrive(&mpk_w.empty[page[1]]);
     }
-    blocks_multiply<FORM, WIDE>(p, x, sums, n, lane, total);
+    if (!has_piece) /* what was read is nothing */
+        return;
+    if constexpr (FORM == RT_BLOCKS_MX4)
+        blocks_multiply_floats<WIDE>(p, x, total);
+    else
+        blocks_multiply<FORM, WIDE>(p, x, sums, n, lane, total);
 }
 
 /* As stream_tile, of weights in blocks, two groups at a time. */

@@ -275,10 +275,11 @@ typedef struct mpk_engine_options {
     const char *meet;
     uint32_t rank;         /* of this process, below gpus */
     uint32_t meet_seconds; /* that ranks wait for each other to come; 0: 60 */
-    /* 1: on a GPU, matrices in the block formats Q4_0 to Q8_0 and Q4_K to Q6_K of a GGUF file stay
-     * in blocks: they take 5 or 9 bits a weight in place of 16.  Their products then take 16 tokens
-     * at a time, so a long prompt takes longer.  0: loading unpacks them to bf16.  A CPU keeps them
-     * in any case. */
+    /* 1: on a GPU, matrices and experts in the block formats Q4_0 to Q8_0 and Q4_K to Q6_K of a
+     * GGUF file, and experts in MXFP4, stay in blocks: they take 5 or 9 bits a weight in place of
+     * 16, in MXFP4 4.25.  Products of experts, and on some GPUs all, then take 16 tokens at a time,
+     * so a long prompt takes longer.  0: loading unpacks them to bf16.  A CPU keeps them in any
+     * case. */
     uint32_t keep_blocks;
     /* of random weights: the formats that `mpk quantize` gives a file of this type ("q4_k_m"); on a
      * GPU with keep_blocks alone.  NULL: the dtype of the configuration */

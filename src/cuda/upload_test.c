@@ -32,8 +32,14 @@ static void pack_as_device(void *user, const fake_launch *l)
     __atomic_add_fetch(n, 1, __ATOMIC_RELAXED); /* weights come by several threads */
 }
 
+/* Rows of a weight, those of all experts. */
+static int64_t rows_of(const tg_weight *w)
+{
+    return w->rank == 3 ? w->dims[0] * w->dims[1] : w->dims[0];
+}
+
 /* What the copy should be: rows of the weights in blocks, in the order of `paired` or one weight
- * after the other. */
+ * after the other; a row has whole slabs of 1,024 columns, or of experts pieces of 128. */
 static void check_copy(const bed *b, const cuda_packed *c, uint32_t form, bool paired)
 {
     const char *found = (const char *)(uintptr_t)(cuda_of(b->m)->weight_block + c->offset);
@@ -43,18 +49,23 @@ static void check_copy(const bed *b, const cuda_packed *c, uint32_t form, bool p
     assert_int_equal(c->form, form);
     for (uint32_t i = 0; i < b->image.n_weights; i++) {
         const tg_weight *w = &b->image.weights[i];
+        const int64_t rows = rows_of(w), columns = w->dims[w->rank - 1],
+                      pieces = w->rank == 3
+                                   ? (columns + RT_PIECE_COLUMNS - 1) / RT_PIECE_COLUMNS
+                                   : (columns + RT_SLAB_COLUMNS - 1) / RT_SLAB_COLUMNS * RT_PIECES;
         const unsigned char *from = b->weights[i].at;
-        for (int64_t r = 0; r < w->dims[0]; r++, from += ir_row_bytes(w->dtype, w->dims[1])) {
+        for (int64_t r = 0; r < rows; r++, from += ir_row_bytes(w->dtype, columns)) {
             const int64_t packed = paired ? r / 4 * 8 + r % 4 * 2 + i : base + r;
-            for (int64_t at = 0; at < w->dims[1]; at += RT_PIECE_COLUMNS)
+            for (int64_t at = 0; at < columns; at += RT_PIECE_COLUMNS)
                 rt_pack_piece(
-                    gen_packed_format(w->dtype), form, from, (uint64_t)at, (uint64_t)w->dims[1],
+                    gen_packed_format(w->dtype), form, from, (uint64_t)at, (uint64_t)columns,
                     (uint32_t)(packed % 8),
-                    (uint32_t *)(expected + (packed / 8 * RT_PIECES * ((w->dims[1] + 1023) / 1024) +
-                                             at / RT_PIECE_COLUMNS) *
+                    (uint32_t *)(expected + (packed / 8 * pieces + at / RT_PIECE_COLUMNS) *
                                                 RT_PIECE_BYTES(form)));
         }
-        base += w->dims[0];
+        base += rows;
+        if (i + 1 == b->image.n_weights) /* no byte more is loaded */
+            assert_int_equal(c->n_bytes, (base + 7) / 8 * pieces * RT_PIECE_BYTES(form));
     }
     assert_memory_equal(found, expected, c->n_bytes);
     free(expected);
@@ -68,7 +79,7 @@ static void check_program(const char *source, uint32_t form, bool paired)
     b->fake->kernel(pack_as_device, &n);
     for (uint32_t i = 0; i < b->image.n_weights; i++) {
         const tg_weight *w = &b->image.weights[i];
-        const int64_t elements = w->dims[0] * w->dims[1];
+        const int64_t elements = rows_of(w) * w->dims[w->rank - 1];
         void *at = arena_alloc(&b->a, (size_t)ir_row_bytes(w->dtype, elements), 1);
         assert_non_null(at);
         assert_true(blocks_fill_random(w->dtype, elements, rng_u64(seed, i), at));
@@ -101,9 +112,27 @@ static void test_blocks_reach_their_place(void **state)
                   RT_BLOCKS_8, false);
 }
 
+static void test_blocks_of_experts(void **state)
+{
+    (void)state;
+    check_program("input %x : bf16[4, 1280] live=tokens\ninput %i : i32[4, 2] live=tokens\n"
+                  "const %g : q4_k[5, 24, 1280]\nconst %u : q4_k[5, 24, 1280]\n"
+                  "%y = expert_linear(%x, %i, %g, %u) {glu = \"silu\"}\noutput %y\n",
+                  RT_BLOCKS_4K, true);
+    check_program("input %x : bf16[4, 2, 288] live=tokens\ninput %i : i32[4, 2] live=tokens\n"
+                  "const %w : q5_0[5, 40, 288]\ninput %s : f32[4, 2] live=tokens\n"
+                  "%y = expert_linear(%x, %i, %w, _, %s)\noutput %y\n",
+                  RT_BLOCKS_8, false);
+    check_program("input %x : bf16[4, 288] live=tokens\ninput %i : i32[4, 2] live=tokens\n"
+                  "const %g : mxfp4[5, 24, 288]\nconst %u : mxfp4[5, 24, 288]\n"
+                  "%y = expert_linear(%x, %i, %g, %u) {glu = \"silu\"}\noutput %y\n",
+                  RT_BLOCKS_MX4, true);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks_reach_their_place)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks_reach_their_place),
+                                       cmocka_unit_test(test_blocks_of_experts)};
     seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -193,8 +193,8 @@ mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o,
  * into memory.  MPK_EARG, MPK_ELIMIT. */
 mpk_status engine_make_plan(mpk_context *cx, bool for_running, engine_build *b);
 /* In which dtypes a graph has the weights of a model: those of the file; on a target that works in
- * bf16 that, but for f32, and for blocks that it keeps (keep_blocks).  Made-up weights have the
- * configuration's, or those of a mix (random_mix). */
+ * bf16 that, but for f32, except of routers that are as exact in bf16, and for blocks that it keeps
+ * (keep_blocks).  Made-up weights have the configuration's, or those of a mix (random_mix). */
 typedef struct engine_dtypes {
     const load_model *model;
     const target_def *target;
@@ -203,6 +203,7 @@ typedef struct engine_dtypes {
     /* with `keeps`, of each layer and number of columns, in the arena: the kind of all of
      * the file's matrices, 0 where they differ */
     map kinds;
+    map routers; /* names of those in f32 that become bf16, in the arena */
 } engine_dtypes;
 mpk_status engine_find_dtypes(mpk_context *cx, arena *a, const engine_build *b, bool drafts,
                               engine_dtypes *out);

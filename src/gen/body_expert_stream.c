@@ -1,12 +1,14 @@
 /* body_expert_stream.c - products with the weights of experts that stream: expert_linear
  * (device/task/expert_stream.cuh).
  *
- * For steps of any size with bf16 weights, where no warpgroup body (body_expert_tile.c) accepts.  A
- * task is columns of all experts.  The body sorts the pairs (token, expert) of a range of tokens by
- * expert and reads the rows of each expert that was chosen once for the range.  Weights are packed
- * as body_linear_stream.c packs them, one expert after the other.
+ * For steps of any size with bf16 weights, where no warpgroup body (body_expert_tile.c) accepts,
+ * and with weights that stay in GGUF blocks.  A task is columns of all experts.  The body sorts the
+ * pairs (token, expert) of a range of tokens by expert and reads the rows of each expert that was
+ * chosen once for the range.  Weights are packed as body_linear_stream.c packs them, one expert
+ * after the other; in blocks a row ends with its last piece of 128 columns (rt/rt_blocks.h).
  */
 #include "gen/body_experts.h"
+#include "gen/packed_form.h"
 #include "op/experts.h"
 #include "shape/expert_stream_shape.h"
 #include "shape/linear_tile_shape.h"
@@ -18,14 +20,39 @@ static bool is_few(const gen_call *c)
     return gen_output(c, 0)->dims[0] <= EXPERT_FEW_TOKENS;
 }
 
+/* As form_of of body_product.h. */
+static uint32_t form_of(const gen_call *c, int *zero)
+{
+    ir_dtype dtypes[2];
+    uint32_t n = 0;
+    for (uint32_t i = W0; i <= W1 && gen_input(c, i); i++)
+        dtypes[n++] = gen_input(c, i)->dtype;
+    return gen_packed_form(dtypes, n, zero);
+}
+
+static bool has_blocks(const gen_call *c)
+{
+    int zero;
+    return form_of(c, &zero) != RT_BLOCKS_NONE;
+}
+
+/* Weights of bf16, or in blocks; then the norm's weight is read as it is, 16 bytes at a time. */
+static bool takes_weights(const gen_call *c)
+{
+    const ir_tensor *w = gen_input(c, W0), *up = gen_input(c, W1), *norm = gen_input(c, NORM);
+    if (!has_blocks(c))
+        return gen_is_streamed(w, IR_BF16) && gen_is_streamed(up, IR_BF16);
+    return gen_is_streamed(w, w->dtype) && (!up || gen_is_streamed(up, up->dtype)) &&
+           (!norm || gen_is_dense(norm, norm->dtype));
+}
+
 /* A gated product with a row for each pair, or a sum of pairs: the two halves of a mixture's layer.
  * A norm is folded in only where x has a row for each token. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0), *y = gen_output(c, 0);
     bool gated = c->op->attributes[GLU].s.n, sums = gen_input(c, SCALE); /* one of the two */
-    return gated != sums && gen_is_streamed(w, IR_BF16) &&
-           gen_is_streamed(gen_input(c, W1), IR_BF16) && gen_is_dense(x, IR_BF16) &&
+    return gated != sums && takes_weights(c) && gen_is_dense(x, IR_BF16) &&
            gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(gen_input(c, SCALE), IR_F32) &&
            gen_is_dense(gen_input(c, RESIDUAL), IR_BF16) && gen_is_dense(y, IR_BF16) &&
            gen_is_vector(gen_input(c, NORM), IR_BF16) && !(gen_input(c, NORM) && x->rank != 2) &&
@@ -72,11 +99,24 @@ static int kind_of(const gen_call *c)
     return gen_input(c, W1) || gen_input(c, SCALE) ? EXPERT_KIND_PLAIN : EXPERT_KIND_ROWS;
 }
 
-/* Groups in a strip. */
+/* Groups in a strip, side by side in a page.  Weights in blocks have two in another way: each has
+ * slabs of its own (expert_blocks.cuh). */
 static int sides_of(const gen_call *c)
 {
     const int64_t *w = gen_input(c, W0)->dims;
-    return gen_input(c, W1) ? 1 : experts_sides(w[1], w[2]);
+    return gen_input(c, W1) || has_blocks(c) ? 1 : experts_sides(w[1], w[2]);
+}
+
+/* Rounds of chunks.  A slot of a gated product in blocks is two groups, 8 columns of y, not one; so
+ * it takes twice the rounds to make as many slots, where tokens have as many experts. */
+static int rounds_of(const gen_call *c)
+{
+    const int64_t of_token = gen_input(c, IDS)->dims[1];
+    if (!gen_input(c, W1))
+        return 1;
+    if (has_blocks(c))
+        return of_token % 4 == 0 ? 4 : of_token % 2 == 0 ? 2 : 1;
+    return experts_rounds(of_token, gen_input(c, W0)->dims[1]);
 }
 
 /* The experts' rows one after the other: an expert is a whole number of strips. */
@@ -84,29 +124,33 @@ static void pack(const gen_call *c, gen_pack *out)
 {
     const ir_tensor *w = gen_input(c, W0);
     bool gated = gen_input(c, W1); /* gate and up share groups of 8 rows */
+    int zero;
     *out = (gen_pack){.n_weights = 1,
                       .dtype = IR_BF16,
                       .w = {c->op->in[W0], IR_NONE},
                       .scale = c->op->in[NORM],
                       .shift = IR_NONE,
                       .order = GEN_ROWS,
+                      .form = form_of(c, &zero),
                       .columns = w->dims[2]};
+    if (out->form)
+        out->scale = IR_NONE;
     if (gated) {
         out->n_weights = 2;
         out->w[1] = c->op->in[W1];
         out->order = GEN_PAIRED;
     }
     out->rows = out->n_weights * w->dims[0] * w->dims[1];
-    gen_pad_pack(out, 8, STREAM_UNIT_COLUMNS / sides_of(c));
+    gen_pad_pack(out, 8, out->form ? RT_PIECE_COLUMNS : STREAM_UNIT_COLUMNS / sides_of(c));
 }
 
 /* Strips of columns at once: their groups are ended by a warp each. */
 static int64_t block_of(const gen_call *c)
 {
-    const int sides = sides_of(c);
+    const int groups = has_blocks(c) && gen_input(c, W1) ? 2 : sides_of(c); /* of a strip */
     if (is_few(c))
-        return EXPERT_FEW_SLOTS / sides;
-    return (gen_input(c, SCALE) ? EXPERT_SUMMED_BLOCK : EXPERT_MANY_SLOTS) / sides;
+        return EXPERT_FEW_SLOTS / groups;
+    return (gen_input(c, SCALE) ? EXPERT_SUMMED_BLOCK : EXPERT_MANY_SLOTS) / groups;
 }
 
 /* Where each list begins in scratch; the widths are those of the device's types.  Chunks: each
@@ -127,6 +171,9 @@ static int64_t place_scratch(const gen_call *c, expert_places *at)
     at->ids = (int)(at->sums + sums * 4);
     at->order = (int)(at->ids + pairs * 2);
     const int64_t end = at->order + pairs * 2;
+    if (has_blocks(c) && gen_input(c, NORM)) /* expert_norm: of whole slabs */
+        return (end + 15) / 16 * 16 + (gen_input(c, W0)->dims[2] + RT_SLAB_COLUMNS - 1) /
+                                          RT_SLAB_COLUMNS * RT_SLAB_COLUMNS * 4;
     if (!is_few(c) || sides_of(c) == 1)
         return end;
     /* rows of x of each chunk, and of some after the last one (expert_rows) */
@@ -138,13 +185,19 @@ static int64_t place_scratch(const gen_call *c, expert_places *at)
 static void fill_shape(const gen_call *c, expert_shape *s)
 {
     const int64_t of_token = gen_input(c, IDS)->dims[1];
+    const ir_tensor *norm = gen_input(c, NORM);
     gen_pack p; /* for the columns' padding */
+    int zero;
+    const bool blocks = form_of(c, &zero) != RT_BLOCKS_NONE;
     pack(c, &p);
     *s = (expert_shape){
         .of = {.at_once = 1,
                .rows = (int)gen_input(c, W0)->dims[1],
-               .norm = gen_input(c, NORM) != NULL,
+               .norm = norm != NULL,
                .eps = (float)c->op->attributes[EPS].f,
+               .norm_in = blocks && norm ? NORM : -1,
+               .norm_type = blocks && norm && norm->dtype == IR_F32,
+               .zero = blocks ? (float)(128 + zero) : 0,
                .glu = gen_shape_glu(c->op->attributes[GLU].s),
                .x = X,
                .y = (int)gen_operand_of_output(c->op, 0),
@@ -162,7 +215,7 @@ static void fill_shape(const gen_call *c, expert_shape *s)
         .range = (int)range_of(c),
         .block = (int)block_of(c),
         .split = gen_input(c, X)->rank == 3,
-        .rounds = gen_input(c, W1) ? experts_rounds(of_token, gen_input(c, W0)->dims[1]) : 1,
+        .rounds = rounds_of(c),
         .sides = sides_of(c),
     };
     gen_shape_columns(&p, &s->of, s->sides);
@@ -206,7 +259,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 }
 
 /* A routine for steps of few tokens and one for longer steps, whose chunks have more rows.  Each
- * has three kinds, which the type of the shape tells apart. */
+ * has three kinds, which the type of the shape tells apart; weights in blocks have one for each
+ * form. */
 static const gen_routine *routine(const gen_call *c)
 {
     static const gen_routine all[2][3] = {
@@ -216,7 +270,24 @@ static const gen_routine *routine(const gen_call *c)
         {{"expert_shape", "expert_stream<0>", "expert_stream_load<0>"},
          {"expert_ends_shape", "expert_stream<0>", "expert_stream_load<0>"},
          {"expert_rows_shape", "expert_stream<0>", "expert_stream_load<0>"}}};
-    return &all[is_few(c)][kind_of(c)];
+#define BLOCKS(shape, wide, form)                              \
+    {                                                          \
+        shape, "expert_stream<" wide ", RT_BLOCKS_" form ">",  \
+            "expert_stream_load<" wide ", RT_BLOCKS_" form ">" \
+    }
+#define FORMS(shape, wide)                                                                  \
+    {                                                                                       \
+        {0}, BLOCKS(shape, wide, "4"), BLOCKS(shape, wide, "4K"), BLOCKS(shape, wide, "8"), \
+            BLOCKS(shape, wide, "8K"), BLOCKS(shape, wide, "MX4")                           \
+    }
+    static const gen_routine blocks[2][2][RT_BLOCKS_FORMS] = {
+        {FORMS("expert_shape", "1"), FORMS("expert_ends_shape", "1")},
+        {FORMS("expert_shape", "0"), FORMS("expert_ends_shape", "0")}};
+#undef FORMS
+#undef BLOCKS
+    int zero;
+    const uint32_t form = form_of(c, &zero);
+    return form ? &blocks[is_few(c)][kind_of(c)][form] : &all[is_few(c)][kind_of(c)];
 }
 
 /* Where the last of the lists in scratch ends. */

@@ -55,7 +55,7 @@ static void pack(const gen_call *c, gen_pack *out)
         out->w[out->n_weights++] = c->op->in[W0 + i];
         out->rows += gen_input(c, W0 + i)->dims[0];
     }
-    gen_pad_pack(out, glu ? 16 : 8, STREAM_UNIT_COLUMNS);
+    gen_pad_pack(out, glu ? 16 : 8, out->form ? RT_SLAB_COLUMNS : STREAM_UNIT_COLUMNS);
 }
 
 /* Biases of the weights of a linear; bias_rows tells the body which rows of the result each of them

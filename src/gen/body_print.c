@@ -78,17 +78,17 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Columns are padded to the unit of a stream's pages, so that every page but the last is full. */
+/* Columns are padded to the unit of a stream's pages, so that every page but the last is full; in
+ * blocks to whole slabs, or whole pieces of one. */
 void gen_pad_pack(gen_pack *p, int64_t row_unit, int64_t column_unit)
 {
     p->padded_rows = round_up(p->rows, row_unit);
+    p->padded_columns = round_up(p->columns, column_unit);
     if (p->form) {
-        p->padded_columns = round_up(p->columns, RT_SLAB_COLUMNS);
-        p->n_bytes = (uint64_t)(p->padded_rows / 8 * (p->padded_columns / RT_SLAB_COLUMNS)) *
-                     RT_SLAB_BYTES(p->form);
+        p->n_bytes = (uint64_t)(p->padded_rows / 8 * (p->padded_columns / RT_PIECE_COLUMNS)) *
+                     RT_PIECE_BYTES(p->form);
         return;
     }
-    p->padded_columns = round_up(p->columns, column_unit);
     p->n_bytes = (uint64_t)p->padded_rows * (uint64_t)p->padded_columns * 2;
     if (p->centred)
         p->n_bytes += (uint64_t)p->padded_rows * sizeof(float);
@@ -96,7 +96,8 @@ void gen_pad_pack(gen_pack *p, int64_t row_unit, int64_t column_unit)
 
 /* A page holds STREAM_PAGE_UNITS units of columns of a group of rows; `last` is how many the last
  * page of a row has, 1 to STREAM_PAGE_UNITS.  Groups side by side are as one with the columns of
- * all of them. */
+ * all of them.  In blocks a page is a slab, in which a warp's columns are always those of a whole
+ * one. */
 void gen_shape_columns(const gen_pack *p, stream_shape *out, int sides)
 {
     const int64_t units = p->padded_columns * sides / STREAM_UNIT_COLUMNS;
@@ -104,6 +105,10 @@ void gen_shape_columns(const gen_pack *p, stream_shape *out, int sides)
     out->columns_inverse = 1 / (float)p->columns;
     out->pages = (int)((units + STREAM_PAGE_UNITS - 1) / STREAM_PAGE_UNITS);
     out->last = (int)(units - STREAM_PAGE_UNITS * (out->pages - 1));
+    if (p->form) {
+        out->pages = (int)(round_up(p->columns, RT_SLAB_COLUMNS) / RT_SLAB_COLUMNS);
+        out->last = STREAM_PAGE_UNITS;
+    }
 }
 
 /* As gen_glu_name, but for gates alone.  The records that call it refuse an activation after the

@@ -200,7 +200,8 @@ static inline uint32_t form_of(const gen_call *c, int *zero)
     uint32_t n = 0;
     for (uint32_t i = 0; i < (is_logits(c) ? 1u : 3u) && gen_input(c, W0 + i); i++)
         dtypes[n++] = gen_input(c, W0 + i)->dtype;
-    return gen_packed_form(dtypes, n, zero);
+    const uint32_t form = gen_packed_form(dtypes, n, zero);
+    return form == RT_BLOCKS_MX4 ? (uint32_t)RT_BLOCKS_NONE : form; /* of experts alone */
 }
 
 /* Weights in blocks: dense, so that a row's blocks follow each other, and x in bf16, in which their

@@ -104,7 +104,7 @@ typedef struct gen_pack {
     uint32_t form;
     int64_t rows, columns; /* of the result, before padding */
     /* multiples of 8 (paired: 16) and of 256 (experts_sides 2: of 128; with a form: of
-     * RT_SLAB_COLUMNS) */
+     * RT_SLAB_COLUMNS, of experts RT_PIECE_COLUMNS) */
     int64_t padded_rows, padded_columns;
     uint64_t n_bytes; /* without a form padded_rows * padded_columns * 2, and what follows */
 } gen_pack;

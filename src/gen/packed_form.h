@@ -15,6 +15,9 @@ uint32_t gen_packed_format(ir_dtype dtype);
 /* 0: no packed form; else weights of equal kinds may be one product's. */
 uint32_t gen_packed_kind(ir_dtype dtype);
 
+/* The same of what bodies for experts take, or of what those for matrices do: not MXFP4. */
+uint32_t gen_packed_kind_of(ir_dtype dtype, bool of_experts);
+
 /* The form in which one product holds weights of these dtypes, and what is taken off its integers;
  * RT_BLOCKS_NONE: some has no packed form, or two are not of one kind. */
 uint32_t gen_packed_form(const ir_dtype *dtypes, uint32_t n, int *zero);

@@ -6,6 +6,8 @@
  */
 #include "check.h"
 
+#include <math.h>
+
 #include "base/num.h"
 #include "base/rng.h"
 #include "gen/packed_form.h"
@@ -18,6 +20,20 @@ static uint64_t base_seed;
 static float half_of(uint32_t word, uint32_t high)
 {
     return num_from_f16((f16)(high ? word >> 16 : word & 0xffff));
+}
+
+/* A number of MXFP4: pair i of a word has it in its low or its high half, at the places that a bf16
+ * has for a sign, the last two bits of the exponent, and the first of the fraction. */
+static float read_float(uint32_t word, uint32_t i, bool high)
+{
+    static const uint32_t turned[4] = {2, 6, 12, 0}, last[4] = {2, 6, 12, 8};
+    static const float values[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    uint32_t bits = 0, at[4] = {6, 7, 8, 15};
+    for (uint32_t k = 0; k < 4; k++) {
+        const uint32_t left = k ? turned[i] : last[i];
+        bits |= (word >> ((at[k] + 16 * high + 32 - left) % 32) & 1) << k;
+    }
+    return bits & 8 ? -values[bits & 7] : values[bits & 7];
 }
 
 /* Column `column` of row g of a group. */
@@ -34,6 +50,9 @@ static float read_weight(const uint32_t *group, uint32_t form, int zero, uint32_
         h = odd;
     }
     const uint32_t *mine = piece + (4 * g + c) * 4;
+    if (form == RT_BLOCKS_MX4)
+        return ldexpf(read_float(mine[j], h * 2 + k / 2, k % 2),
+                      (int)(head[0] >> 8 * j & 255) - 126 + RT_MX4_SHIFT - 127);
     if (RT_IS_BYTES(form))
         q = (int)(mine[j / 2 * 128 + j % 2 * 2 + h] >> k * 8 & 255);
     else
@@ -92,7 +111,7 @@ static void test_values_are_kept(void **state)
             check_form(both[0], form, zero, 1024 + block, base_seed + n++);
             check_form(both[0], form, zero, 2048, base_seed + n++);
         }
-    assert_int_equal(n, 3 * (5 * 5 + 3 * 3));
+    assert_int_equal(n, 3 * (5 * 5 + 3 * 3 + 1));
 }
 
 /* What the loader counts bytes by is what the formats' table has. */

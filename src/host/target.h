@@ -86,8 +86,9 @@ struct target_def {
     /* weights that are not f32, and with them results and the KV cache, are bf16 there */
     bool works_in_bf16;
     /* of such a target: 0, or that it can keep weights of this block format as they are
-     * (keep_blocks); weights of equal kinds may be one product's.  NULL: of none */
-    uint32_t (*block_kind)(ir_dtype dtype);
+     * (keep_blocks), matrices or stacks of experts; weights of equal kinds may be one product's.
+     * NULL: of none */
+    uint32_t (*block_kind)(ir_dtype dtype, bool of_experts);
     /* if that is asked for, multiplies weights in block formats by activations in 8 bits, and keeps
      * keys and values in q8_0 */
     bool narrows;

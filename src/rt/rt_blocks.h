@@ -13,8 +13,10 @@
  *                  w = d a q - e b
  *   RT_BLOCKS_8    as RT_BLOCKS_4, but bytes q + 128, q signed
  *   RT_BLOCKS_8K   as RT_BLOCKS_4K, but bytes q + 64, q signed, and an a for 16 columns
+ *   RT_BLOCKS_MX4  4 bits, a float of a sign, two bits of exponent and one of fraction (E2M1), and
+ *                  a byte s for 32 columns (E8M0): w = 2^(s - 127) float; of experts alone
  *
- * The last two hold every format of their kind, so that weights of several formats can be one
+ * 8 and 8K hold every format of their kind, so that weights of several formats can be one
  * product's.
  *
  * Layout: groups of 8 rows; a group is slabs of 1,024 columns, one after the other; a slab is 8
@@ -25,16 +27,29 @@
  *            32 j + 8 c ... + 7, nibble n of its low half has column 2 n, of its high half 2 n + 1.
  *            Of bytes there are two such rows of lanes: words 2 j, 2 j + 1 of the lane's eight have
  *            four columns each, from 32 j + rt_blocks_column on.
+ *            Of MX4 word j has four pairs of bf16 that have few bits, each turned out of the way of
+ *            the others (rt_turn_pair).
  *   header   scales s of 32 columns each, f16[4] | m, f16[4]
  *            4K: d, e, f16 | a + 128, u8[4] | b, u8[4]
  *            8K: d, e, f16 | a + 128 of columns 0-15 of each 32, u8[4] | of 16-31 | b, u8[4]
+ *            MX4: s + 126 - RT_MX4_SHIFT, u8[4], at most 254: s as the exponent of a bf16 that
+ *            makes 2^-126 times a number the number times 2^(s - 127) / 2^RT_MX4_SHIFT.  So scales
+ *            up to 2^65 are exact, and down to 2^-61
  */
 #ifndef RT_BLOCKS_H
 #define RT_BLOCKS_H
 
 #include "rt/rt_port.h"
 
-enum { RT_BLOCKS_NONE, RT_BLOCKS_4, RT_BLOCKS_4K, RT_BLOCKS_8, RT_BLOCKS_8K, RT_BLOCKS_FORMS };
+enum {
+    RT_BLOCKS_NONE,
+    RT_BLOCKS_4,
+    RT_BLOCKS_4K,
+    RT_BLOCKS_8,
+    RT_BLOCKS_8K,
+    RT_BLOCKS_MX4,
+    RT_BLOCKS_FORMS
+};
 
 /* Formats of a file that can be packed. */
 enum {
@@ -46,6 +61,7 @@ enum {
     RT_FORMAT_Q4_K,
     RT_FORMAT_Q5_K,
     RT_FORMAT_Q6_K,
+    RT_FORMAT_MXFP4,
     RT_FORMATS
 };
 
@@ -55,10 +71,11 @@ enum {
     RT_PIECES = RT_SLAB_COLUMNS / RT_PIECE_COLUMNS /* of a slab */
 };
 
-#define RT_IS_BYTES(form) ((form) >= RT_BLOCKS_8)
+#define RT_IS_BYTES(form) ((form) == RT_BLOCKS_8 || (form) == RT_BLOCKS_8K)
 #define RT_IS_K(form) ((form) == RT_BLOCKS_4K || (form) == RT_BLOCKS_8K)
 #define RT_QUANTS_BYTES(form) (RT_IS_BYTES(form) ? 1024 : 512)
-#define RT_HEADER_WORDS(form) ((form) == RT_BLOCKS_4K ? 3 : 4) /* of a row */
+#define RT_HEADER_WORDS(form) /* of a row */ \
+    ((form) == RT_BLOCKS_4K ? 3 : 4 - 3 * ((form) == RT_BLOCKS_MX4))
 #define RT_PIECE_BYTES(form) (RT_QUANTS_BYTES(form) + RT_HEADER_WORDS(form) * 32)
 #define RT_SLAB_BYTES(form) (RT_PIECES * RT_PIECE_BYTES(form))
 /* Groups whose slabs share a page of 16 KB. */
@@ -66,12 +83,15 @@ enum {
 /* What is taken off bytes: with 7 bits a product's integers cost less than with 8, which Q8_0
  * needs. */
 #define RT_BYTES_ZERO(form) ((form) == RT_BLOCKS_8K ? 64 : 128)
+/* Weights of MXFP4 are multiplied as 2^-64 times what they are: 2^126 times their scale alone would
+ * be no bf16. */
+#define RT_MX4_SHIFT 64
 
 /* ---- what a block says ---- */
 
 RT_FN int rt_format_is_k(rt_u32 format)
 {
-    return format >= RT_FORMAT_Q4_K;
+    return format >= RT_FORMAT_Q4_K && format <= RT_FORMAT_Q6_K;
 }
 
 /* Elements of a block, and its bytes. */
@@ -83,7 +103,7 @@ RT_FN rt_u32 rt_format_bytes(rt_u32 format)
 {
     const rt_u64 bytes = 18ull | 20ull << 8 | 22ull << 16 | 24ull << 24 | 34ull << 32 |
                          144ull << 40 | 176ull << 48 | 210ull << 56;
-    return (rt_u32)(bytes >> 8 * format & 255);
+    return format == RT_FORMAT_MXFP4 ? 17 : (rt_u32)(bytes >> 8 * format & 255);
 }
 
 RT_FN rt_u32 rt_block_u16(const unsigned char *at)
@@ -98,6 +118,8 @@ RT_FN int rt_block_stored(rt_u32 format, const unsigned char *b, rt_u32 i)
     switch (format) {
     case RT_FORMAT_Q4_0:
         return b[2 + i % 16] >> half & 15;
+    case RT_FORMAT_MXFP4: /* its bits: sign, exponent, fraction */
+        return b[1 + i % 16] >> half & 15;
     case RT_FORMAT_Q4_1:
         return b[4 + i % 16] >> half & 15;
     case RT_FORMAT_Q5_0:
@@ -159,6 +181,23 @@ RT_FN rt_u32 rt_blocks_column(rt_u32 form, rt_u32 c, rt_u32 h)
     return form == RT_BLOCKS_8K ? 16 * h + c % 2 * 8 + c / 2 * 4 : 8 * c + 4 * h;
 }
 
+/* Two E2M1 numbers as two bf16 of 2^-126 times their values: the sign in bit 15, the other three
+ * bits in bits 8 to 6, where the exponent and the fraction meet.  That holds for 0.5 too, which has
+ * the exponent 0, as numbers below 2^-126 have.  So are pairs 0 to 3 of a word unlike each other:
+ * turned to the right by 2, 6 and 12 bits, and of the last one the bits 6 and 22 by 8.  These
+ * together are all bits of the word, each once. */
+RT_FN rt_u32 rt_turned(rt_u32 word, rt_u32 left)
+{
+    return word << left | word >> (32 - left);
+}
+RT_FN rt_u32 rt_turn_pair(rt_u32 pair, rt_u32 low, rt_u32 high)
+{
+    const rt_u32 both = (low & 8) << 12 | (low & 7) << 6 | (high & 8) << 28 | (high & 7) << 22;
+    if (pair == 3)
+        return rt_turned(both & 0x00400040u, 24) | (both & 0x81808180u);
+    return rt_turned(both, 32 - (pair == 0 ? 2 : 6 * pair));
+}
+
 /* The header of a row of a piece, whose words lie 8 apart: `columns` of it are there, from `first`
  * of the row on, whose blocks begin at b.  What is not there keeps scales of 0: the caller has
  * zeroed them. */
@@ -167,7 +206,12 @@ RT_FN void rt_pack_header(rt_u32 format, rt_u32 form, const unsigned char *b, rt
 {
     const rt_u32 elements = rt_format_elements(format), bytes = rt_format_bytes(format);
     rt_u32 head[4] = {0, 0, 0, 0};
-    if (!rt_format_is_k(format)) {
+    if (format == RT_FORMAT_MXFP4) {
+        for (rt_u32 j = 0; j < columns / 32; j++) {
+            const rt_u32 s = b[(first / 32 + j) * bytes] + 126u - RT_MX4_SHIFT;
+            head[0] |= (s < 254 ? s : 254) << 8 * j;
+        }
+    } else if (!rt_format_is_k(format)) {
         for (rt_u32 j = 0; j < columns / 32; j++) {
             const unsigned char *at = b + (first / 32 + j) * bytes;
             head[j / 2] |= rt_block_u16(at) << j % 2 * 16;
@@ -217,7 +261,10 @@ RT_FN void rt_pack_piece(rt_u32 format, rt_u32 form, const unsigned char *b, rt_
                 if (RT_IS_BYTES(form))
                     to[j / 2 * 128 + j % 2 * 2 + h] = word;
             }
-            if (!RT_IS_BYTES(form))
+            if (form == RT_BLOCKS_MX4)
+                for (rt_u32 i = 0; i < 4; i++)
+                    to[j] |= rt_turn_pair(i, nibbles >> 4 * i & 15, nibbles >> (16 + 4 * i) & 15);
+            else if (!RT_IS_BYTES(form))
                 to[j] = nibbles;
         }
 }

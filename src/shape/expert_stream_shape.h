@@ -44,7 +44,9 @@ SHAPE_ASSERT(expert_parts_take_the_same_room, (int)EXPERT_FEW_PARTS == (int)EXPE
  *   sums         f32[tokens of a range][8 block]
  *   ids, order   u16[P] a pair's expert; the pairs by expert: places
  *   rows         u32[chunks + EXPERT_AFTER][EXPERT_FEW_ROWS] of strips of two groups and few tokens
- *                alone, at the next multiple of 4: see expert_rows */
+ *                alone, at the next multiple of 4: see expert_rows
+ *   norm         f32[1,024 pages] with weights in blocks alone, at the next multiple of 16: see
+ *                expert_norm */
 /* clang-format off */
 #define EXPERT_PLACE_FIELDS(INT)                                                   \
     INT(totals) INT(counts) INT(norms) INT(weights) INT(chunks) INT(sums) INT(ids) \

@@ -14,7 +14,7 @@
 
 /* UNIT_GRAPHS: four of a model, and two of its draft model. */
 enum { UNIT_GRAPHS = 6 };
-enum { MOST_ITEMS = 128, WORDS = 1600, COMPANY_ROUNDS = 4 };
+enum { MOST_ITEMS = 256, WORDS = 1600, COMPANY_ROUNDS = 4 };
 
 typedef enum outcome { WAITING, PASSED, FAILED, DIED } outcome;
 

@@ -73,9 +73,9 @@ static_assert(BLOCKS_SCRATCH == TILE_BLOCKS_SCRATCH,
  * rows, in each lots over its tokens.  It follows from the entry alone, but for how many lots have
  * a token that is alive. */
 struct blocks_plan {
-    int first, groups;    /* the task's */
-    int per_pass;         /* groups */
-    int lots, tokens;     /* of each pass; of a lot */
+    int first, groups; /* the task's */
+    int per_pass;      /* groups */
+    int lots, tokens;  /* of each pass; of a lot */
 };
 MPK_FN blocks_plan blocks_plan_of(const rt_entry *e, const tile_shape &s)
 {
@@ -109,8 +109,7 @@ MPK_FN blocks_pass blocks_pass_of(const blocks_plan &p, const blocks_shape &s, i
     q.groups = mpk_smaller(p.groups - at, p.per_pass);
     q.pages = q.groups > TILE_GROUPS ? 2 : 1;
     q.shift = !RT_IS_BYTES(s.form) + (q.groups <= TILE_GROUPS / 2);
-    q.loads =
-        (s.tile.columns + (RT_PIECE_COLUMNS << q.shift) - 1) / RT_PIECE_COLUMNS >> q.shift;
+    q.loads = (s.tile.columns + (RT_PIECE_COLUMNS << q.shift) - 1) / RT_PIECE_COLUMNS >> q.shift;
     return q;
 }
 static_assert(TILE_GROUPS * RT_PIECE_BYTES(RT_BLOCKS_8) <= MPK_PAGE_BYTES &&
@@ -129,7 +128,7 @@ MPK_FN void blocks_load_page(mpk_load &l, const blocks_shape &s, int groups, int
               boxes = (groups + 1) / 2;
     const bool whole = groups > TILE_GROUPS - 2;
     const rt_u32 box = (rt_u32)(2 * together * RT_PIECE_BYTES(s.form)), /* bytes, of two groups */
-                 page = l.ring.first + l.ring.at;
+        page = l.ring.first + l.ring.at;
     const rt_map *maps = (const rt_map *)l.e->maps;
     if (!load_open(&l, (rt_u32)(whole ? TILE_GROUPS / 2 : times * boxes) * box))
         return;
@@ -203,7 +202,8 @@ MPK_FN void blocks_give_back(const blocks_pass &q, const blocks_loaded &l)
 
 /* Piece `piece` of a load of group `group` of the pass (blocks_load_page). */
 template <int FORM>
-MPK_FN const char *blocks_piece_at(const blocks_pass &q, const blocks_loaded &l, int group, int piece)
+MPK_FN const char *blocks_piece_at(const blocks_pass &q, const blocks_loaded &l, int group,
+                                   int piece)
 {
     constexpr int TOGETHER = TILE_BLOCKS_TOGETHER(FORM);
     const char *page = group < TILE_GROUPS ? l.at[0] : l.at[1];
@@ -215,8 +215,8 @@ MPK_FN const char *blocks_piece_at(const blocks_pass &q, const blocks_loaded &l,
 /* A part of a step is the weights of two groups of 8 rows, as four items of 64 columns.  A group that
  * the pass has not got is its last one again: what becomes of its rows is not stored. */
 template <int FORM> struct blocks_part {
-    int group;                      /* the first */
-    blocks_eights items[4];         /* integers: both halves of the first group, then of the other */
+    int group;              /* the first */
+    blocks_eights items[4]; /* integers: both halves of the first group, then of the other */
     blocks_factors<FORM> factors[2]; /* of a group, a block in each of a row's four lanes */
 };
 
@@ -324,8 +324,7 @@ struct blocks_x {
 };
 
 /* One thread: request stage `stage`, which is free. */
-template <int T>
-MPK_FN void blocks_ask(const mpk_task &t, const blocks_x &x, int stage)
+template <int T> MPK_FN void blocks_ask(const mpk_task &t, const blocks_x &x, int stage)
 {
     const rt_u32 at = (x.fill + (rt_u32)stage) % MPK_BOXES, to = x.s_x + at * BLOCKS_STAGE;
     const rt_map *map = (const rt_map *)t.e->maps;
@@ -381,13 +380,14 @@ struct blocks_operands {
     rt_u64 x, w;
 };
 template <int T>
-MPK_FN blocks_operands blocks_find(const blocks_x &x, rt_u64 first_x, rt_u64 first_w, int step, int i)
+MPK_FN blocks_operands blocks_find(const blocks_x &x, rt_u64 first_x, rt_u64 first_w, int step,
+                                   int i)
 {
     const int stage = T == 64 ? i / 2 : i, half = i % 2,
               place = (int)((x.fill + (rt_u32)stage) % MPK_BOXES);
-    return {blocks_matrix(first_x,
-                          place * BLOCKS_STAGE + (T == 64 ? half * (BLOCKS_STAGE / 2) : 0)),
-            blocks_matrix(first_w, (step + i / 2) % BLOCKS_BUFFERS * BLOCKS_BUFFER + half * 1024)};
+    return {
+        blocks_matrix(first_x, place * BLOCKS_STAGE + (T == 64 ? half * (BLOCKS_STAGE / 2) : 0)),
+        blocks_matrix(first_w, (step + i / 2) % BLOCKS_BUFFERS * BLOCKS_BUFFER + half * 1024)};
 }
 
 /* All columns of a lot, 64 at a time: half a step.  step: of the task, the lot's first; end: of the
@@ -533,8 +533,7 @@ MPK_FN void blocks_skip(mpk_ring *ring, int n)
 
 /* A task by this loop, if some task of the kernel has it and this is such a one. */
 template <int LOOP, int T, int N>
-MPK_FN void blocks_run_if(const mpk_task &t, const blocks_shape &s, const blocks_plan &p,
-                          char *s_x)
+MPK_FN void blocks_run_if(const mpk_task &t, const blocks_shape &s, const blocks_plan &p, char *s_x)
 {
     if (TILE_HAS_LOOP(LOOP) && p.tokens == T && p.per_pass * 8 == N)
         blocks_multiply_all<LOOP, T, N>(t, s, p, s_x);

@@ -127,10 +127,9 @@ static mpk_status fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t gra
         (!m->source.maps[regime] || (cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
                                      cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))))
         e->maps = there;
-    const bool wanted =
-        use->body->by_maps || (m->options.mode == CUDA_CALLS
-                                   ? use->body->parts && gen_wants_maps(g, at)
-                                   : m->source.maps[regime]);
+    const bool wanted = use->body->by_maps ||
+                        (m->options.mode == CUDA_CALLS ? use->body->parts && gen_wants_maps(g, at)
+                                                       : m->source.maps[regime]);
     CHECK(cx, e->maps || !wanted, MPK_EUNSUPPORTED,
           "this driver makes no tensor maps, by which kernels copy the operands of products: they "
           "came with CUDA 12.0; update the driver");

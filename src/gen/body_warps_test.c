@@ -331,10 +331,13 @@ static double slack_of(const bed *b, const ir_tensor *t)
     enum { GLU = 1 };    /* of linear */
     enum { CHUNKS = 2 }; /* of delta_rule */
     const char *name = b->op->def->name;
-    if (b->s->use->pack.form)
-        /* ref has the weights in f32; of two sums that are multiplied the one's error counts as
-         * many times as the other is large, however small the result is */
-        return b->s->use->pack.n_weights > 1 && b->op->attributes[GLU].s.n ? 0x1p-5 : 0x1p-7;
+    if (b->s->use->pack.form) {
+        /* ref has the weights in f32; those of many tokens are made of a scale and an addend that
+         * are rounded, too.  Of two sums that are multiplied the one's error counts as many times
+         * as the other is large, however small the result is. */
+        const double each = b->s->use->body->by_maps ? 0x1.8p-7 : 0x1p-7;
+        return b->s->use->pack.n_weights > 1 && b->op->attributes[GLU].s.n ? 4 * each : each;
+    }
     if (strcmp(name, "route") == 0)
         return tensor(b, b->op->in[0])->dtype == IR_BF16 && b->op->attributes[2].i ? slack(IR_BF16)
                                                                                    : 0; /* round */

@@ -250,8 +250,8 @@ static void find_maps(emitter *e)
     if (!(e->arch->features & GEN_WGMMA))
         return;
     e->maps[GEN_PROMPTS] = true;
-    e->maps[GEN_STREAMS] = e->images || needs_maps(e, GEN_STREAMS) ||
-                           (e->whole == GEN_CALL && wants_boxes(e));
+    e->maps[GEN_STREAMS] =
+        e->images || needs_maps(e, GEN_STREAMS) || (e->whole == GEN_CALL && wants_boxes(e));
 }
 
 /* Divide the shared memory of an SM: the body that needs most decides how much is scratch, and the

@@ -7,6 +7,7 @@
 #define TESTS_WARPS_DEVICES_H
 
 #include "emulated_bed.h"
+#include "warps_blocks.h"
 #include "warps_edges.h"
 #include "warps_experts.h"
 #include "warps_graphs.h"

@@ -1,16 +1,16 @@
-/* blocks_unpack.cuh - weights in GGUF block formats become bf16 in shared memory, in the layout that
- * a warpgroup's products read.
+/* blocks_unpack.cuh - weights in GGUF block formats become bf16 in shared memory, in the layout
+ * that a warpgroup's products read.
  *
  * Input: pieces of 128 columns of 8 rows in shared memory (rt/rt_blocks.h).  Output: of each 32
  * columns of a group of 8 rows 512 bytes in the 64-byte swizzle, as bf16 weights have in a page.
  * Called by linear_blocks.cuh.
  *
- * A weight is scale q + add, computed for two weights at a time in bf16: q - c, which is exact, times
- * scale, plus add + c scale, rounded once.  c is the integer that stands for the weight nearest to
- * 0, so the addend is at most half of scale, and rounding scale and addend to bf16 costs 2^-9 of
- * the weight or less, as rounding the result does.  (With c = 0 both would be large, and the error
- * of their difference that of all of a block's weights together.)  What a block's weights share is
- * computed in f32, by a lane for each block of a row, and handed on.
+ * A weight is scale q + add, computed for two weights at a time in bf16: q - c, which is exact,
+ * times scale, plus add + c scale, rounded once.  c is the integer that stands for the weight
+ * nearest to 0, so the addend is at most half of scale, and rounding scale and addend to bf16 costs
+ * 2^-9 of the weight or less, as rounding the result does.  (With c = 0 both would be large, and
+ * the error of their difference that of all of a block's weights together.)  What a block's weights
+ * share is computed in f32, by a lane for each block of a row, and handed on.
  *
  * Cost: with nibbles four instructions for two weights, some 30 for what 32 blocks of 32 columns
  * share, and five to hand on that of one.
@@ -112,8 +112,8 @@ MPK_FN blocks_scales blocks_scales_of(const blocks_factors<FORM> &f, int from, i
 /* ---- weights ---- */
 
 /* Integers 2 k and 2 k + 1 of the lane's eight of a block as bf16: put into the lowest places of
- * 128, and `less` (negative) added.  first, second: its words, of nibbles one.  Of RT_BLOCKS_8 as in
- * blocks_pair: the smaller of v - 256 and v / 2 - 128, since a byte's highest bit falls into the
+ * 128, and `less` (negative) added.  first, second: its words, of nibbles one.  Of RT_BLOCKS_8 as
+ * in blocks_pair: the smaller of v - 256 and v / 2 - 128, since a byte's highest bit falls into the
  * exponent. */
 template <int FORM>
 MPK_FN rt_u32 blocks_two(rt_u32 first, rt_u32 second, int k, rt_u32 less, const blocks_numbers &n)

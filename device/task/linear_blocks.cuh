@@ -5,9 +5,9 @@
  * f32.
  *
  * Idea: the page ring brings weights as they are packed.  The second warpgroup unpacks them to bf16
- * in shared memory (blocks_unpack.cuh), and the first one multiplies: it asks for x, issues wgmma and
- * ends tiles.  Neither waits for the other but at the buffers between them, so integer units and
- * tensor cores work at the same time.  (With both in all warps, each step was a chain of 1,800
+ * in shared memory (blocks_unpack.cuh), and the first one multiplies: it asks for x, issues wgmma
+ * and ends tiles.  Neither waits for the other but at the buffers between them, so integer units
+ * and tensor cores work at the same time.  (With both in all warps, each step was a chain of 1,800
  * cycles, whatever its products.)  x and pages come as boxes of tensor maps: copies of a group's
  * bytes, 1.2 KB, cost the loader more time than the unpackers take, and copies that threads issue
  * are waited for by each fence of theirs.
@@ -69,9 +69,9 @@ enum {
 static_assert(BLOCKS_SCRATCH == TILE_BLOCKS_SCRATCH,
               "the record asks for as much scratch as the body has");
 
-/* How a task is cut, the same for the loader and both warpgroups: passes over its groups of 8 packed
- * rows, in each lots over its tokens.  It follows from the entry alone, but for how many lots have
- * a token that is alive. */
+/* How a task is cut, the same for the loader and both warpgroups: passes over its groups of 8
+ * packed rows, in each lots over its tokens.  It follows from the entry alone, but for how many
+ * lots have a token that is alive. */
 struct blocks_plan {
     int first, groups; /* the task's */
     int per_pass;      /* groups */
@@ -118,8 +118,8 @@ static_assert(TILE_GROUPS * RT_PIECE_BYTES(RT_BLOCKS_8) <= MPK_PAGE_BYTES &&
 
 /* ---- the loader's part ---- */
 
-/* All lanes: a page of `groups` groups from `group` on, pieces from `piece` on; with times = 2, of up
- * to four groups, the next pieces, too, half a page on.  Whole boxes have 8 groups, others two
+/* All lanes: a page of `groups` groups from `group` on, pieces from `piece` on; with times = 2, of
+ * up to four groups, the next pieces, too, half a page on.  Whole boxes have 8 groups, others two
  * (rt_entry.maps). */
 MPK_FN void blocks_load_page(mpk_load &l, const blocks_shape &s, int groups, int group, int piece,
                              int times)
@@ -146,8 +146,8 @@ MPK_FN void blocks_load_page(mpk_load &l, const blocks_shape &s, int groups, int
     __syncwarp();
 }
 
-/* The loader: the pages of each pass, once for each lot, since they are unpacked anew for each.  The
- * whole ring may be in flight meanwhile (load_settle sets the number back), as in
+/* The loader: the pages of each pass, once for each lot, since they are unpacked anew for each.
+ * The whole ring may be in flight meanwhile (load_settle sets the number back), as in
  * linear_tile_load. */
 MPK_FN void linear_blocks_load(mpk_load &l, const blocks_shape &s)
 {
@@ -212,8 +212,8 @@ MPK_FN const char *blocks_piece_at(const blocks_pass &q, const blocks_loaded &l,
                       RT_PIECE_BYTES(FORM);
 }
 
-/* A part of a step is the weights of two groups of 8 rows, as four items of 64 columns.  A group that
- * the pass has not got is its last one again: what becomes of its rows is not stored. */
+/* A part of a step is the weights of two groups of 8 rows, as four items of 64 columns.  A group
+ * that the pass has not got is its last one again: what becomes of its rows is not stored. */
 template <int FORM> struct blocks_part {
     int group;              /* the first */
     blocks_eights items[4]; /* integers: both halves of the first group, then of the other */
@@ -314,8 +314,8 @@ MPK_FN void blocks_unpack_all(const mpk_task &t, const blocks_shape &s, const bl
 
 /* ---- those that multiply ---- */
 
-/* Stages of x: `fill` counts those of the worker's tasks before (mpk_w.box_fills), so that phases go
- * on.  Two boxes make a stage, and one barrier tells of both; the other warpgroup's, which other
+/* Stages of x: `fill` counts those of the worker's tasks before (mpk_w.box_fills), so that phases
+ * go on.  Two boxes make a stage, and one barrier tells of both; the other warpgroup's, which other
  * bodies use, keeps in step. */
 struct blocks_x {
     rt_u32 fill; /* of the lot's first */
@@ -352,8 +352,8 @@ MPK_FN void blocks_await(const blocks_x &x, int stage, bool seen)
     __syncwarp(); /* products take whole warps */
 }
 
-/* Issue the products of 32 of 64 columns, k = 0 or 2 in 16 of them: sum[m][...] of tokens 64 m ..., as
- * ptx_group_multiply has them.  The boxes of 128 tokens lie one after the other. */
+/* Issue the products of 32 of 64 columns, k = 0 or 2 in 16 of them: sum[m][...] of tokens 64 m ...,
+ * as ptx_group_multiply has them.  The boxes of 128 tokens lie one after the other. */
 template <int T, int N> MPK_FN void blocks_multiply(rt_u64 x, rt_u64 w, int k, float (*sum)[N / 2])
 {
     tile_begin_products();
@@ -394,9 +394,9 @@ MPK_FN blocks_operands blocks_find(const blocks_x &x, rt_u64 first_x, rt_u64 fir
  * task's last.
  *
  * A warp is held while it issues products until those before them have nearly run.  So half of the
- * products of 64 columns are issued, and while they run all else is done: what the 64 before have read
- * is given back, a stage is asked for, and what the next 64 read is looked for.  Then the other half
- * is issued.  At the meeting the products of the 64 before have ended in all warps. */
+ * products of 64 columns are issued, and while they run all else is done: what the 64 before have
+ * read is given back, a stage is asked for, and what the next 64 read is looked for.  Then the
+ * other half is issued.  At the meeting the products of the 64 before have ended in all warps. */
 template <int T, int N>
 MPK_FN void blocks_sum(const mpk_task &t, const blocks_x &x, const char *s_x, int steps, int step,
                        int end, float (*sum)[N / 2])

@@ -82,3 +82,11 @@ bool gen_is_for_prompts(const gen_graph *g, const gen_use *uses)
     const uint32_t by_boxes = boxes && !experts ? FEWEST_BY_BOXES : FEWEST_IN_PROMPTS;
     return many && g->n_tokens >= (blocks ? FEWEST_IN_BLOCKS : by_boxes);
 }
+
+bool gen_needs_maps(const gen_graph *g, const gen_use *uses)
+{
+    bool needed = false;
+    for (uint32_t i = 0; i < g->ir->ops.n; i++)
+        needed |= uses[i].body && uses[i].body->by_maps;
+    return needed;
+}

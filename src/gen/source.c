@@ -233,25 +233,16 @@ static bool wants_boxes(emitter *e)
     return wanted;
 }
 
-/* Has the regime a body that reads its operands by tensor maps alone? */
-static bool needs_maps(const emitter *e, uint32_t regime)
-{
-    bool needed = false;
-    for (size_t i = 0; i < e->instances.n; i++)
-        needed |= e->instances.at[i].regimes >> regime & 1 && e->instances.at[i].body->by_maps;
-    return needed;
-}
-
-/* Decide for which regimes the host makes tensor maps (src/cuda/maps.c): for prompts, images, bodies
- * that need them, and a call that wants boxes.  Its ring must have all pages, so a call with JIT
- * tasks wants none. */
+/* Decide for which regimes the host makes tensor maps (src/cuda/maps.c).  A call's ring must then
+ * have all pages, so one with JIT tasks wants none. */
 static void find_maps(emitter *e)
 {
     if (!(e->arch->features & GEN_WGMMA))
         return;
     e->maps[GEN_PROMPTS] = true;
-    e->maps[GEN_STREAMS] =
-        e->images || needs_maps(e, GEN_STREAMS) || (e->whole == GEN_CALL && wants_boxes(e));
+    e->maps[GEN_STREAMS] = e->images || (e->whole == GEN_CALL && wants_boxes(e));
+    for (uint32_t g = 0; g < e->n_graphs; g++)
+        e->maps[e->regime_of[g]] |= gen_needs_maps(&e->graphs[g], e->uses[g]);
 }
 
 /* Divide the shared memory of an SM: the body that needs most decides how much is scratch, and the
@@ -260,11 +251,9 @@ static void find_room(emitter *e, uint32_t regime)
 {
     const gen_arch *a = e->arch;
     gen_room *room = &e->rooms[regime];
-    for (size_t i = 0; i < e->instances.n; i++) {
-        const gen_instance *k = &e->instances.at[i];
+    for (const gen_instance *k = e->instances.at; k < e->instances.at + e->instances.n; k++)
         if (k->regimes >> regime & 1 && k->scratch_bytes > room->scratch_bytes)
             room->scratch_bytes = k->scratch_bytes;
-    }
     room->scratch_bytes = (room->scratch_bytes + 1023) / 1024 * 1024;
     const uint32_t used = room->scratch_bytes + RT_OWN_BYTES; /* the rest is pages */
     const uint32_t fit = used < a->shared_bytes ? (a->shared_bytes - used) / a->page_bytes : 0;

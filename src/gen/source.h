@@ -136,6 +136,8 @@ bool gen_has_jit(uint32_t n_graphs, const gen_graph *graphs);
 /* Does the graph belong to the kernel for prompts, if the program has two?  uses: of its
  * operators. */
 bool gen_is_for_prompts(const gen_graph *g, const gen_use *uses);
+/* Has it a body that reads its operands by tensor maps alone (gen_body.by_maps)? */
+bool gen_needs_maps(const gen_graph *g, const gen_use *uses);
 /* The unit in which a body stands (device/units.cuh). */
 gen_unit gen_unit_of(const gen_body *b);
 /* The most pages of a ring that a body of an operator of these graphs may take before it lets one

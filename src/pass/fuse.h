@@ -100,8 +100,8 @@ static inline bool is_plain_norm(const rewrite *w, const ir_op *norm)
            rewrite_input(w, norm, NORM_GATE) == IR_NONE;
 }
 
-/* Do a norm of x and what gathers its rows stay operators of their own, where x is multiplied by this
- * weight?  On a GPU weights in blocks cannot have the norm's folded in, and of more rows than
+/* Do a norm of x and what gathers its rows stay operators of their own, where x is multiplied by
+ * this weight?  On a GPU weights in blocks cannot have the norm's folded in, and of more rows than
  * linear_stream has at a time x comes by boxes (gen/body_linear_blocks.c). */
 static inline bool keeps_apart(const rewrite *w, const ir_tensor *x, ir_tensor_id weight)
 {

@@ -335,7 +335,7 @@ static double slack_of(const bed *b, const ir_tensor *t)
         /* ref has the weights in f32; those of many tokens are made of a scale and an addend that
          * are rounded, too.  Of two sums that are multiplied the one's error counts as many times
          * as the other is large, however small the result is. */
-        const double each = b->s->use->body->by_maps ? 0x1.8p-7 : 0x1p-7;
+        const double each = b->s->use->body->by_maps ? 0x1p-6 : 0x1p-7;
         return b->s->use->pack.n_weights > 1 && b->op->attributes[GLU].s.n ? 4 * each : each;
     }
     if (strcmp(name, "route") == 0)

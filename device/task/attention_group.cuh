@@ -368,13 +368,10 @@ MPK_FN void group_store(const mpk_task &t, const attend_shape &s, const attend_c
 
 /* ---- 64 positions ---- */
 
-/* The descriptor of a matrix that begins in page `page` of the ring, as `first` does in page 0.
- * It is the same in all lanes; the shuffle tells the compiler so, which then computes it once
- * for the warp (docs/gpu.md: 90 instructions a page fewer). */
+/* The descriptor of a matrix that begins in page `page` of the ring, as `first` does in page 0. */
 MPK_FN rt_u64 group_matrix(rt_u64 first, rt_u32 page)
 {
-    const rt_u64 matrix = tile_further(first, page * (MPK_PAGE_BYTES / 16));
-    return (matrix & 0xffffffff00000000u) | __shfl_sync(0xffffffffu, (rt_u32)matrix, 0);
+    return tile_uniform(first, page * (MPK_PAGE_BYTES / 16));
 }
 
 /* Issue q k^T of 64 positions, which takes the place of score[32]: 16 dims a product, of queries 32

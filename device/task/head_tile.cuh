@@ -241,17 +241,6 @@ MPK_FN void head_tile_end(const mpk_task &t, const head_shape &s, const head_til
     *sums = {};
 }
 
-/* Take and give back the pages of tiles without tokens. */
-MPK_FN void head_drop(mpk_ring *ring, int pages)
-{
-#pragma unroll 1
-    for (; pages > 0; pages--) {
-        rt_u32 number;
-        ring_take(ring, &number);
-        ring_release(number);
-    }
-}
-
 /* All threads: a tile.  ahead: the steps whose x is next to be asked for. */
 MPK_FN void head_tile_run(const mpk_task &t, const head_shape &s, const head_groups &g,
                           const head_tile_at &at, int lots, int end, mpk_ring *ring, int *stage,
@@ -311,7 +300,7 @@ MPK_FN void head_tile(const mpk_task &t, const head_shape &s)
         if (lots)
             head_tile_run(t, s, g, at, lots, end, &ring, &stage, &ahead, &sums);
         if (at.lot + 1 >= lots)
-            head_drop(&ring, dead * head_tile_pages(g, at) * s.chunks);
+            ring_drop(&ring, dead * head_tile_pages(g, at) * s.chunks);
         head_tile_next(g, lots, &at);
     }
     ptx_copy_async_wait<0>(); /* what is under way is empty */

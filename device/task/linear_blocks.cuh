@@ -186,7 +186,7 @@ struct blocks_loaded {
     rt_u32 page[2];
     const char *at[2];
 };
-MPK_FN void blocks_take(const blocks_pass &q, mpk_ring *ring, blocks_loaded *l)
+MPK_FN void blocks_take_load(const blocks_pass &q, mpk_ring *ring, blocks_loaded *l)
 {
     l->at[0] = l->at[1] = ring_take(ring, &l->page[0]);
     if (q.pages > 1)
@@ -296,7 +296,7 @@ MPK_FN void blocks_unpack_all(const mpk_task &t, const blocks_shape &s, const bl
 #pragma unroll 1
         for (int i = 0; i < p.lots * q.loads; i++) {
             blocks_loaded l;
-            blocks_take(q, ring, &l);
+            blocks_take_load(q, ring, &l);
             /* pages of lots that are not alive have been loaded all the same */
             const int pieces = i < alive * q.loads ? 1 << q.shift : 0;
 #pragma unroll 1
@@ -367,14 +367,6 @@ template <int T, int N> MPK_FN void blocks_multiply(rt_u64 x, rt_u64 w, int k, f
     tile_end_products();
 }
 
-/* The descriptor of a matrix that begins `bytes` after `first`.  It is the same in all lanes; the
- * shuffle tells the compiler so, which then computes those of its products once for the warp. */
-MPK_FN rt_u64 blocks_matrix(rt_u64 first, int bytes)
-{
-    return (first & 0xffffffff00000000u) |
-           __shfl_sync(0xffffffffu, (rt_u32)first + (rt_u32)bytes / 16, 0);
-}
-
 /* The operands of columns 64 i ... of a lot. */
 struct blocks_operands {
     rt_u64 x, w;
@@ -386,8 +378,11 @@ MPK_FN blocks_operands blocks_find(const blocks_x &x, rt_u64 first_x, rt_u64 fir
     const int stage = T == 64 ? i / 2 : i, half = i % 2,
               place = (int)((x.fill + (rt_u32)stage) % MPK_BOXES);
     return {
-        blocks_matrix(first_x, place * BLOCKS_STAGE + (T == 64 ? half * (BLOCKS_STAGE / 2) : 0)),
-        blocks_matrix(first_w, (step + i / 2) % BLOCKS_BUFFERS * BLOCKS_BUFFER + half * 1024)};
+        tile_uniform(first_x,
+                     (rt_u32)(place * BLOCKS_STAGE + (T == 64 ? half * (BLOCKS_STAGE / 2) : 0)) /
+                         16),
+        tile_uniform(first_w,
+                     (rt_u32)((step + i / 2) % BLOCKS_BUFFERS * BLOCKS_BUFFER + half * 1024) / 16)};
 }
 
 /* All columns of a lot, 64 at a time: half a step.  step: of the task, the lot's first; end: of the
@@ -435,22 +430,6 @@ MPK_FN void blocks_sum(const mpk_task &t, const blocks_x &x, const char *s_x, in
 }
 static_assert(BLOCKS_BUFFERS == 2, "the buffer of the step before is the other one");
 
-/* Unit `unit` of a warp's sums, 64 rows of w, of 16 tokens, to [16][TILE_ROW]; N may end within
- * it. */
-template <int N> MPK_FN void blocks_put(const float *sum, int unit, float *s_sum)
-{
-    const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
-#pragma unroll
-    for (int u = 0; u < (N + 63) / 64; u++)
-        if (u == unit)
-#pragma unroll
-            for (int n = 0; n < 8 && 8 * u + n < N / 8; n++) {
-                const float *from = sum + 32 * u + 4 * n;
-                ptx_store_shared_pair(s_sum + g * TILE_ROW + 8 * n + 2 * c, from[0], from[1]);
-                ptx_store_shared_pair(s_sum + (g + 8) * TILE_ROW + 8 * n + 2 * c, from[2], from[3]);
-            }
-}
-
 /* The end of a lot (tile_end.cuh): a warp has 16 of each 64 tokens.  group: the pass's first. */
 template <int LOOP, int T, int N>
 MPK_FN void blocks_end(const mpk_task &t, const blocks_shape &s, const blocks_pass &q, int group,
@@ -464,7 +443,7 @@ MPK_FN void blocks_end(const mpk_task &t, const blocks_shape &s, const blocks_pa
         const int first = m * 64 + warp * 16; /* token of the lot */
 #pragma unroll 1
         for (int u = 0; u * TILE_GROUPS < q.groups; u++) {
-            blocks_put<N>(sum[m], u, s_sum);
+            tile_put_unit<N>(sum[m], u, s_sum);
             __syncwarp();
             tile_finish_unit<LOOP, true>(t, s.tile, row + first, group + u * TILE_GROUPS, s_sum,
                                          s_factors + first);
@@ -524,13 +503,6 @@ MPK_FN void blocks_multiply_all(const mpk_task &t, const blocks_shape &s, const 
 
 /* ---- the body ---- */
 
-/* Step over n pages that others take. */
-MPK_FN void blocks_skip(mpk_ring *ring, int n)
-{
-    for (ring->at += (rt_u32)n; ring->at >= ring->n; ring->at -= ring->n)
-        ring->parity ^= 1;
-}
-
 /* A task by this loop, if some task of the kernel has it and this is such a one. */
 template <int LOOP, int T, int N>
 MPK_FN void blocks_run_if(const mpk_task &t, const blocks_shape &s, const blocks_plan &p, char *s_x)
@@ -564,7 +536,7 @@ MPK_FN void linear_blocks(const mpk_task &t, const blocks_shape &s)
         blocks_run_if<TILE_BLOCKS_128 + 2, 128, 128>(t, s, p, s_x);
         for (int at = 0; at < p.groups; at += p.per_pass) {
             const blocks_pass q = blocks_pass_of(p, s, at);
-            blocks_skip(&ring, p.lots * q.loads * q.pages);
+            ring_skip(&ring, p.lots * q.loads * q.pages);
         }
     }
     mpk_sync(); /* all have read what lies in scratch */

@@ -346,11 +346,7 @@ MPK_FN void box_sum(const box_lot &b, int skip, mpk_ring *ring, float *sum, row_
 template <int PAGES> MPK_FN void box_drop_pages(const tile_pass &q, mpk_ring *ring)
 {
     box_skip<PAGES>(ring);
-    for (int i = 0; i < PAGES * q.steps; i++) {
-        rt_u32 page;
-        ring_take(ring, &page);
-        ring_release(page);
-    }
+    ring_drop(ring, PAGES * q.steps);
 }
 MPK_FN void box_drop(const tile_pass &q, mpk_ring *ring)
 {

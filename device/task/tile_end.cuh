@@ -454,27 +454,27 @@ MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, 
     }
 }
 
-/* Sums of this warp's 16 x 64 from registers to shared memory.  The caller meets the lanes
- * before they are read. */
-MPK_FN void tile_put(const float *sum, float *s_sum)
+/* Sums of this warp's 16 x 64, or of fewer columns, `n` times 8, from registers to shared memory.
+ * The caller meets the lanes before they are read. */
+MPK_FN void tile_put(const float *sum, float *s_sum, int n = 8)
 {
     const int thread = mpk_thread(), g = thread % 32 / 4, c = thread % 4;
 #pragma unroll
-    for (int n = 0; n < 8; n++) {
-        ptx_store_shared_pair(s_sum + g * TILE_ROW + 8 * n + 2 * c, sum[4 * n], sum[4 * n + 1]);
-        ptx_store_shared_pair(s_sum + (g + 8) * TILE_ROW + 8 * n + 2 * c, sum[4 * n + 2],
-                              sum[4 * n + 3]);
+    for (int i = 0; i < 8 && i < n; i++) {
+        ptx_store_shared_pair(s_sum + g * TILE_ROW + 8 * i + 2 * c, sum[4 * i], sum[4 * i + 1]);
+        ptx_store_shared_pair(s_sum + (g + 8) * TILE_ROW + 8 * i + 2 * c, sum[4 * i + 2],
+                              sum[4 * i + 3]);
     }
 }
 
-/* Those of unit `unit`, 64 of N columns.  Registers have no index at run time, so each unit has
- * a copy of tile_put; what comes after them is there once. */
+/* Those of unit `unit`, 64 of N columns; the last unit may have fewer.  Registers have no index at
+ * run time, so each unit has a copy of tile_put; what comes after them is there once. */
 template <int N> MPK_FN void tile_put_unit(const float *sum, int unit, float *s_sum)
 {
 #pragma unroll
-    for (int u = 0; u < N / 64; u++)
+    for (int u = 0; u < (N + 63) / 64; u++)
         if (u == unit)
-            tile_put(sum + 32 * u, s_sum);
+            tile_put(sum + 32 * u, s_sum, N / 8 - 8 * u);
 }
 
 /* Which of the three ends a task has is told by its shape; ends that no task of this loop has

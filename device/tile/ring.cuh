@@ -70,6 +70,23 @@ MPK_FN void ring_release(rt_u32 page)
         ptx_barrier_arrive(&mpk_w.empty[page]);
 }
 
+/* Take and release n pages that nobody reads: they were loaded ahead of the step, for tokens that
+ * turned out not to be alive. */
+MPK_FN void ring_drop(mpk_ring *r, int n)
+{
+    for (int i = 0; i < n; i++) {
+        rt_u32 page;
+        ring_take(r, &page);
+        ring_release(page);
+    }
+}
+/* Step over n pages that other warps take and release for this one. */
+MPK_FN void ring_skip(mpk_ring *r, int n)
+{
+    for (r->at += (rt_u32)n; r->at >= r->n; r->at -= r->n)
+        r->parity ^= 1;
+}
+
 /* ---- the loader's side; called by the whole warp, all lanes alike ---- */
 
 /* What the loader knows of the ring that it fills and of the step that it fills it for.  All

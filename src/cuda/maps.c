@@ -86,14 +86,17 @@ bool cuda_map_x(const cuda_machine *m, uint32_t graph, uint32_t op, cuda_address
     return cuda_map_boxes(m->gpu, &boxes, x, out);
 }
 
-/* A body that copies windows of images has no other way to read them: x must stay where it is,
- * which pass flatten sees to, and the driver must make its map. */
-static mpk_status check_images(mpk_context *cx, const ir_op *op, const gen_use *use, rt_u64 maps)
+/* A body without another way to read its operands: the driver must make their maps, and images, of
+ * which it copies windows, must stay where they are, which pass flatten sees to. */
+static mpk_status check_by_maps(mpk_context *cx, const ir_op *op, const gen_use *use, rt_u64 maps)
 {
-    CHECK(cx, maps || use->instance == RT_NONE || !use->body->images, MPK_EUNSUPPORTED,
-          "operator %s (%%%.*s): this driver makes no tensor map of its images, by which kernels "
-          "copy windows: they came with CUDA 12.0; update the driver",
-          op->def->name, STR_ARG(op->name));
+    CHECK(cx, maps || use->instance == RT_NONE || !use->body->by_maps, MPK_EUNSUPPORTED,
+          "operator %s (%%%.*s): this driver makes no tensor map of its %s: they came with CUDA "
+          "12.0; "
+          "update the driver",
+          op->def->name, STR_ARG(op->name),
+          use->body->images ? "images, by which kernels copy windows"
+                            : "operands, by which kernels copy them");
     return MPK_OK;
 }
 
@@ -127,9 +130,8 @@ static mpk_status fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t gra
         (!m->source.maps[regime] || (cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
                                      cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))))
         e->maps = there;
-    const bool wanted = use->body->by_maps ||
-                        (m->options.mode == CUDA_CALLS ? use->body->parts && gen_wants_maps(g, at)
-                                                       : m->source.maps[regime]);
+    const bool wanted = m->options.mode == CUDA_CALLS ? use->body->parts && gen_wants_maps(g, at)
+                                                      : m->source.maps[regime];
     CHECK(cx, e->maps || !wanted, MPK_EUNSUPPORTED,
           "this driver makes no tensor maps, by which kernels copy the operands of products: they "
           "came with CUDA 12.0; update the driver");
@@ -140,6 +142,6 @@ mpk_status cuda_fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t graph
                           char *block, rt_entry *ops)
 {
     TRY(fill_maps(cx, m, graph, at, block, ops));
-    return check_images(cx, &m->machine.image.ir[graph]->ops.at[at], &m->source.uses[graph][at],
-                        ops[at].maps);
+    return check_by_maps(cx, &m->machine.image.ir[graph]->ops.at[at], &m->source.uses[graph][at],
+                         ops[at].maps);
 }

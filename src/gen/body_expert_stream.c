@@ -20,14 +20,10 @@ static bool is_few(const gen_call *c)
     return gen_output(c, 0)->dims[0] <= EXPERT_FEW_TOKENS;
 }
 
-/* As form_of of body_product.h. */
+/* The form of weights that stay in blocks, and what is taken off their integers. */
 static uint32_t form_of(const gen_call *c, int *zero)
 {
-    ir_dtype dtypes[2];
-    uint32_t n = 0;
-    for (uint32_t i = W0; i <= W1 && gen_input(c, i); i++)
-        dtypes[n++] = gen_input(c, i)->dtype;
-    return gen_packed_form(dtypes, n, zero);
+    return gen_form_of_weights(c, W0, 2, zero);
 }
 
 static bool has_blocks(const gen_call *c)

@@ -15,7 +15,7 @@
 
 #include <math.h>
 
-#include "rt/rt_blocks.h"
+#include "gen/packed_form.h"
 #include "rt/rt_lane.h"
 
 /* Absent tensors are dense.  Strides of axes of one entry mean nothing and are not compared. */
@@ -92,6 +92,15 @@ void gen_pad_pack(gen_pack *p, int64_t row_unit, int64_t column_unit)
     p->n_bytes = (uint64_t)p->padded_rows * (uint64_t)p->padded_columns * 2;
     if (p->centred)
         p->n_bytes += (uint64_t)p->padded_rows * sizeof(float);
+}
+
+uint32_t gen_form_of_weights(const gen_call *c, uint32_t first, uint32_t most, int *zero)
+{
+    ir_dtype dtypes[IR_MAX_INPUTS];
+    uint32_t n = 0;
+    for (; n < most && gen_input(c, first + n); n++)
+        dtypes[n] = gen_input(c, first + n)->dtype;
+    return gen_packed_form(dtypes, n, zero);
 }
 
 /* A page holds STREAM_PAGE_UNITS units of columns of a group of rows; `last` is how many the last

@@ -95,8 +95,11 @@ bool gen_follows_many(const gen_call *c);
 /* "SILU" ... "NONE" of an attribute `glu` or `act`: what follows the prefix of a shape's
  * enumeration. */
 const char *gen_glu_name(str glu);
+/* The form of weights that stay in blocks, of up to `most` inputs from `first` on, and what is
+ * taken off their integers (gen_packed_form). */
+uint32_t gen_form_of_weights(const gen_call *c, uint32_t first, uint32_t most, int *zero);
 /* What follows from rows and columns: both padded, rows to multiples of `row_unit`, columns of
- * `column_unit` (with a form of RT_SLAB_COLUMNS), and the bytes. */
+ * `column_unit` (with a form a multiple of RT_PIECE_COLUMNS), and the bytes. */
 void gen_pad_pack(gen_pack *p, int64_t row_unit, int64_t column_unit);
 /* columns, columns_inverse, pages and last of the shape that reads it, `sides` groups side by
  * side. */

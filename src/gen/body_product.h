@@ -196,11 +196,7 @@ static inline bool is_streamed_product(const gen_call *c)
  * their integers; RT_BLOCKS_NONE: they do not. */
 static inline uint32_t form_of(const gen_call *c, int *zero)
 {
-    ir_dtype dtypes[3];
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < (is_logits(c) ? 1u : 3u) && gen_input(c, W0 + i); i++)
-        dtypes[n++] = gen_input(c, W0 + i)->dtype;
-    const uint32_t form = gen_packed_form(dtypes, n, zero);
+    const uint32_t form = gen_form_of_weights(c, W0, is_logits(c) ? 1 : 3, zero);
     return form == RT_BLOCKS_MX4 ? (uint32_t)RT_BLOCKS_NONE : form; /* of experts alone */
 }
 

@@ -255,7 +255,7 @@ static void run_device(const device *d, const bed *b, const ir_box *boxes, size_
     rt_map maps[RT_MAPS];
     uint64_t forms[MOST_BOXES] = {0};
     const gen_body *body = b->s->use->body; /* of a subject's two rounds one is mapped */
-    const bool mapped = body->maps && (b->seed % 2 || body->images || body->by_maps);
+    const bool mapped = body->maps && (b->seed % 2 || body->by_maps);
     const bool boxed = mapped && d->arch->features & GEN_WGMMA;
     for (size_t i = 0; i < n; i++) {
         make_entry(b, &boxes[i], packed, &entries[i]);

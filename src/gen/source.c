@@ -240,7 +240,7 @@ static void find_maps(emitter *e)
     if (!(e->arch->features & GEN_WGMMA))
         return;
     e->maps[GEN_PROMPTS] = true;
-    e->maps[GEN_STREAMS] = e->images || (e->whole == GEN_CALL && wants_boxes(e));
+    e->maps[GEN_STREAMS] = e->whole == GEN_CALL && wants_boxes(e);
     for (uint32_t g = 0; g < e->n_graphs; g++)
         e->maps[e->regime_of[g]] |= gen_needs_maps(&e->graphs[g], e->uses[g]);
 }

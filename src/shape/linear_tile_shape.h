@@ -85,7 +85,7 @@ enum {
 };
 
 /* With weights in blocks: tokens of a lot of a task of so many; groups of a pass, the last of which
- * may have fewer: 4 to 8 (64 rows), 12 or 16.  Peaks of logits are of 8 groups. */
+ * may have fewer: 8, 12 or 16.  Peaks of logits are of 8 groups. */
 static inline int tile_tokens_of_blocks(int tokens)
 {
     return tokens <= 64 ? 64 : (int)TILE_BLOCKS_TOKENS;

@@ -64,7 +64,7 @@ MPK_FN int descriptors_ask(mpk_descriptors *d, mpk_load *l, rt_u32 i)
         if (!load_wait(l, empty, d->parity ^ 1))
             return 0;
 #if MPK_BULK
-        if (threadIdx.x % 32 == 0) {
+        if (ptx_elect()) {
             ptx_barrier_expect(&mpk_w.entry_full[d->slot], sizeof(rt_entry));
             ptx_copy_bulk(&mpk_w.entries[d->slot], mpk_w.k->entries + d->list.first + d->asked,
                           sizeof(rt_entry), &mpk_w.entry_full[d->slot]);
@@ -125,9 +125,10 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
             return 0;
         /* No look at a resync here: an entry that was requested always arrives, and must be
          * stepped over. */
-        while (!ptx_barrier_try(&mpk_w.entry_full[*slot], *parity))
-            if (ptx_load_flag(&mpk_w.abort))
-                return 0; /* the entry may not be there */
+        if (!ptx_barrier_try(&mpk_w.entry_full[*slot], *parity))
+            while (!ptx_barrier_try(&mpk_w.entry_full[*slot], *parity))
+                if (ptx_load_flag(&mpk_w.abort))
+                    return 0; /* the entry may not be there */
         l->e = &mpk_w.entries[*slot];
         if (l->e->body != RT_NONE && mpk_body_loads(l->e->body)) {
             if (!mpk_w.k->tuning.preload && !loader_await_bodies(l, d->list.first + i))

@@ -249,25 +249,23 @@ MPK_FN constexpr bool attention_puts_as_it_goes(int tokens)
 
 /* ---- the loader's part: pairs of pages, keys before values ---- */
 
-/* All lanes: take the next page of the ring for n_bytes of a KV page.  A KV page that does not
- * exist (-1) takes one too, without contents, because the body takes as many; the ring page's note
- * says so.  *leads: this lane copies, if there is something to copy. */
-MPK_FN rt_u32 attention_make_room(mpk_load &l, int page, rt_u32 n_bytes, bool *leads)
+/* All lanes: the next page of the ring, for bytes of a KV page; and bytes more from `second`, at
+ * `place`, unless place is 0.  A KV page that does not exist (-1) takes one too, without contents,
+ * because the body takes as many; the ring page's note says so. */
+MPK_FN void attention_fill(mpk_load &l, int page, const char *first, rt_u32 bytes,
+                           const char *second, rt_u32 place)
 {
     const rt_u32 to = load_page(&l);
-    *leads = to != LOAD_OVER && load_leads();
-    if (*leads) {
-        mpk_w.note[to] = page >= 0;
-        load_expect(to, page < 0 ? 0 : n_bytes);
-    }
-    *leads = *leads && page >= 0;
-    return to;
-}
-/* All copies into the page have been requested. */
-MPK_FN void attention_end_room(rt_u32 to)
-{
-    if (to != LOAD_OVER)
-        load_end(to);
+    if (to == LOAD_OVER || !load_leads())
+        return;
+    const bool there = page >= 0;
+    mpk_w.note[to] = there;
+    load_expect(to, there ? bytes << (place != 0) : 0);
+    if (there)
+        load_copy(&l, to, 0, first, bytes);
+    if (there && place)
+        load_copy(&l, to, place, second, bytes);
+    load_end(to);
 }
 
 /* How keys and values of a page of the cache pass through the ring: in one page of the ring if both
@@ -294,22 +292,14 @@ MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page,
     const rt_u64 at = ((rt_u64)(page < 0 ? 0 : page) * s.kv_heads + head) * parts::WHOLE;
     const char *key = (const char *)l.e->at[AT_K_CACHE] + at,
                *value = (const char *)l.e->at[AT_V_CACHE] + at;
-    bool leads;
 #pragma unroll 1
     for (int i = 0; i < parts::N; i++, key += parts::BYTES, value += parts::BYTES) {
         const rt_u32 from = (rt_u32)i * parts::BYTES, left = whole > from ? whole - from : 0,
                      bytes = mpk_smaller(left, parts::BYTES);
         const int there = bytes ? page : -1; /* a part may have nothing of it */
-        rt_u32 to = attention_make_room(l, there, parts::TOGETHER ? 2 * bytes : bytes, &leads);
-        if (leads)
-            load_copy(&l, to, 0, key, bytes);
-        if (!parts::TOGETHER) {
-            attention_end_room(to);
-            to = attention_make_room(l, there, bytes, &leads);
-        }
-        if (leads)
-            load_copy(&l, to, parts::TOGETHER ? parts::BYTES : 0, value, bytes);
-        attention_end_room(to);
+        attention_fill(l, there, key, bytes, value, parts::TOGETHER ? parts::BYTES : 0);
+        if (!parts::TOGETHER)
+            attention_fill(l, there, value, bytes, NULL, 0);
     }
 }
 
@@ -365,7 +355,7 @@ template <int K, int TOKENS> MPK_FN void attention_split_load(mpk_load &l, const
     do
         attention_load_lot<K>(l, s, plan);
     while (attention_next_lot<TOKENS>(l.e, live, s, &plan));
-    l.in_flight = in_flight;
+    load_settle(l, in_flight);
 }
 
 #endif

@@ -89,16 +89,15 @@ MPK_FN blocks_sum blocks_split(float v)
 /* Column n of the second operand has ones for block n / 2 alone, so that lane (g, c), whose results
  * are of columns 2 c and 2 c + 1, holds the sum of block c.  Tokens are rows here, as in
  * stream_operand.  Words 0, 1 and 2, 3 have sums of their own: the same bits with WIDE or
- * without. */
+ * without.  All pages are added up, also those that this pass has not got, so that the compiler
+ * issues the products of four pages side by side: those of one wait for each other. */
 template <int AT_ONCE, int WIDE>
-MPK_FN void blocks_add_up(const stream_x<AT_ONCE, WIDE> &x, int n, int thread,
+MPK_FN void blocks_add_up(const stream_x<AT_ONCE, WIDE> &x, int thread,
                           blocks_sums<AT_ONCE, WIDE> &sums)
 {
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         float low[4] = {}, high[4] = {};
-        if (i >= n)
-            break;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const rt_u32 ones = thread % 32 / 8 == j ? BLOCKS_ONE : 0;

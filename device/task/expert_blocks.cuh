@@ -74,7 +74,7 @@ MPK_FN void expert_prepare(const mpk_task &t, const expert_shape &s, int page, s
     if (s.of.norm)
         expert_apply_norm<WIDE>(t, s, page, x);
     if (FORM != RT_BLOCKS_MX4)
-        blocks_add_up<1, WIDE>(x, 1, thread, sums);
+        blocks_add_up<1, WIDE>(x, thread, sums);
     if (FORM == RT_BLOCKS_8K)
         blocks_exchange<1, WIDE>(1, thread, x);
 }

@@ -179,15 +179,17 @@ MPK_FN rt_u32 expert_in_round(const expert_groups &g, rt_u32 round, rt_u32 *n)
     return first - begin;
 }
 
-/* The pages of one chunk: page by page, in a page group by group. */
-MPK_FN void expert_load_chunk(mpk_load &l, const expert_groups &g, const char *from, int pages,
+/* The leading thread: the pages of one chunk: page by page, in a page group by group. */
+MPK_FN void expert_load_pages(mpk_load &l, const expert_groups &g, const char *from, int pages,
                               rt_u32 n)
 {
 #pragma unroll 1
     for (int p = 0; p < pages; p++)
 #pragma unroll 1
         for (rt_u32 i = 0; i < n; i++)
-            load_from(&l, from + i * g.bytes + p * 16384, p + 1 == pages ? g.last_bytes : 16384);
+            if (!load_from(&l, from + i * g.bytes + p * 16384,
+                           p + 1 == pages ? g.last_bytes : 16384))
+                return;
 }
 
 /* The same of weights in blocks, n groups: slab by slab, in a slab two groups after each other,
@@ -203,16 +205,33 @@ MPK_FN void expert_load_slabs(mpk_load &l, const expert_groups &g, const char *f
 #pragma unroll 1
         for (rt_u32 i = 0; i < n; i += TOGETHER) {
             const char *at = from + (rt_u64)i * group_bytes + p * RT_SLAB_BYTES(FORM);
-            const rt_u32 page = load_page(&l), here = mpk_smaller(n - i, TOGETHER),
+            const rt_u32 page = load_alone(&l), here = mpk_smaller(n - i, TOGETHER),
                          bytes = p + 1 == pages ? g.last_bytes : RT_SLAB_BYTES(FORM);
-            if (page == LOAD_OVER || !load_leads())
-                continue;
+            if (page == LOAD_OVER)
+                return;
             load_expect(page, here * bytes);
-#pragma unroll 1
-            for (rt_u32 k = 0; k < here; k++)
-                load_copy(&l, page, k * RT_SLAB_BYTES(FORM), at + k * group_bytes, bytes);
+            load_copy(&l, page, 0, at, bytes);
+            if (TOGETHER > 1 && here > 1)
+                load_copy(&l, page, RT_SLAB_BYTES(FORM), at + group_bytes, bytes);
             load_end(page);
         }
+}
+
+/* All lanes: the pages of one chunk. */
+template <int FORM>
+MPK_FN void expert_load_chunk(mpk_load &l, const expert_shape &s, const expert_groups &g,
+                              const char *from, rt_u32 n)
+{
+    if (l.cancelled)
+        return;
+    if (load_leads()) {
+        if constexpr (FORM != RT_BLOCKS_NONE)
+            expert_load_slabs<FORM>(l, g, from, s.of.pages, n * expert_strip_groups<FORM>(s));
+        else
+            expert_load_pages(l, g, from, s.of.pages, n);
+        load_tell(&l);
+    }
+    load_follow(&l);
 }
 
 /* All lanes: which experts are hit is not known yet, but where pairs are many nearly all are:
@@ -254,13 +273,8 @@ MPK_FN void expert_load_block(mpk_load &l, const expert_shape &s, const expert_g
                                ((rt_u64)(slot * 32 + lane) * g.of_expert + group) * g.bytes;
 #pragma unroll 1
             for (rt_u32 pair = 0; pair < pairs; pair += rows) {
-                if (wait == 0) {
-                    if constexpr (FORM != RT_BLOCKS_NONE)
-                        expert_load_slabs<FORM>(l, g, from, s.of.pages,
-                                                n * expert_strip_groups<FORM>(s));
-                    else
-                        expert_load_chunk(l, g, from, s.of.pages, n);
-                }
+                if (wait == 0)
+                    expert_load_chunk<FORM>(l, s, g, from, n);
                 wait = wait ? wait - 1 : (rt_u32)s.rounds - 1;
             }
         }

@@ -49,8 +49,8 @@ MPK_FN const char *head_unit_at(const rt_entry *e, const head_shape &s, int head
                                                 (rt_u32)s.chunks * HEAD_UNIT_BYTES;
 }
 
-/* The loader: head by head, group by group. */
-MPK_FN void head_stream_load(mpk_load &l, const head_shape &s)
+/* The leading thread: head by head, group by group. */
+MPK_FN void head_load_all(mpk_load &l, const head_shape &s)
 {
     const head_groups g = head_groups_of(l.e);
     const int at_once = head_of_page(s);
@@ -59,9 +59,18 @@ MPK_FN void head_stream_load(mpk_load &l, const head_shape &s)
 #pragma unroll 1
         for (int group = g.first; group < g.end; group += at_once) {
             const int n = g.end - group < at_once ? g.end - group : at_once;
-            load_from(&l, head_unit_at(l.e, s, head, group),
-                      (rt_u32)(n * s.chunks) * HEAD_UNIT_BYTES);
+            if (!load_from(&l, head_unit_at(l.e, s, head, group),
+                           (rt_u32)(n * s.chunks) * HEAD_UNIT_BYTES))
+                return;
         }
+}
+MPK_FN void head_stream_load(mpk_load &l, const head_shape &s)
+{
+    if (load_leads()) {
+        head_load_all(l, s);
+        load_tell(&l);
+    }
+    load_follow(&l);
 }
 
 /* ---- what both bodies of heads end with ---- */

@@ -34,10 +34,7 @@ struct box_asker {
  * is nothing to load for any more. */
 MPK_FN bool box_await(const mpk_load &l, rt_u32 at, rt_u32 parity)
 {
-    while (!ptx_barrier_try(&mpk_w.empty[l.ring.first + at], parity ^ 1))
-        if (load_is_over(&l))
-            return false;
-    return true;
+    return load_await(&l, &mpk_w.empty[l.ring.first + at], parity ^ 1);
 }
 
 /* The asking lane: the next page, once it is empty, or LOAD_OVER: load_page for one lane.  It

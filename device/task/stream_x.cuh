@@ -315,22 +315,22 @@ MPK_FN void stream_apply_norm(const mpk_task &t, const stream_shape &s, int pass
     for (int i = 0; i < AT_ONCE; i++) {
         if (i >= n)
             break;
+        float norm[4][8]; /* all are requested before the first is used */
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int column = (pass + i) * 1024 + thread / 32 * 128 + j * 32 + thread % 4 * 8;
-            float norm[8];
-            if (column >= s.columns)
-                continue;
-            stream_norm(t, s, column, norm);
+            stream_norm(t, s, column < s.columns ? column : 0, norm[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++)
 #pragma unroll
             for (int m = 0; m <= WIDE; m++) {
                 const mpk_words v = x.at[i][j][m];
-                x.at[i][j][m] = {stream_scale_word(v.x, norm[0], norm[1]),
-                                 stream_scale_word(v.y, norm[2], norm[3]),
-                                 stream_scale_word(v.z, norm[4], norm[5]),
-                                 stream_scale_word(v.w, norm[6], norm[7])};
+                x.at[i][j][m] = {stream_scale_word(v.x, norm[j][0], norm[j][1]),
+                                 stream_scale_word(v.y, norm[j][2], norm[j][3]),
+                                 stream_scale_word(v.z, norm[j][4], norm[j][5]),
+                                 stream_scale_word(v.w, norm[j][6], norm[j][7])};
             }
-        }
     }
 }
 

@@ -134,6 +134,23 @@ MPK_FN rt_u32 load_wait(const mpk_load *l, rt_u64 *b, rt_u32 parity)
     return __all_sync(0xffffffffu, is_there);
 }
 
+/* Wait until the oldest page in flight is full.  Its bytes are not read here. */
+MPK_FN void load_land(mpk_load *l)
+{
+    mpk_barrier_wait(&mpk_w.full[l->tail.first + l->tail.at], l->tail.parity);
+    ring_next(&l->tail);
+    l->flying--;
+}
+/* A page more is in flight; if there are too many, wait for the oldest first. */
+MPK_FN void load_count(mpk_load *l)
+{
+    if (l->flying >= l->in_flight)
+        load_land(l);
+    l->flying++;
+    l->pages++;
+    ring_next(&l->ring);
+}
+
 /* All lanes: make room for one page: its number, or LOAD_OVER when there is nothing to load for
  * any more.  Before: all earlier pages of this ring have been requested.  After: the page is
  * empty, and the caller owes it exactly one load_expect with load_copy of as many bytes and a
@@ -154,15 +171,7 @@ MPK_FN rt_u32 load_page(mpk_load *l)
         l->cancelled = 1;
         return LOAD_OVER;
     }
-    /* Too many copies in flight: wait for the oldest.  Its bytes are not read here. */
-    while (l->flying >= l->in_flight) {
-        mpk_barrier_wait(&mpk_w.full[l->tail.first + l->tail.at], l->tail.parity);
-        ring_next(&l->tail);
-        l->flying--;
-    }
-    l->flying++;
-    l->pages++;
-    ring_next(&l->ring);
+    load_count(l);
     return page;
 }
 #if MPK_BULK
@@ -233,6 +242,67 @@ MPK_FN void load_end(rt_u32 page)
 }
 #endif
 
+/* Load phases whose pages need nothing but a copy or two are run by one thread, since votes and
+ * meetings of the lanes would take longer than all else that a page needs.
+ *
+ *   if (load_leads()) {
+ *       for all pages: load_alone, load_expect, load_copy, load_end
+ *       load_tell(&l);
+ *   }
+ *   load_follow(&l);
+ *
+ * Without bulk copies load_leads is true in all lanes, and all of them do this together. */
+#if MPK_BULK
+/* The leading thread: wait for a barrier of this worker; false: there is nothing to load for any
+ * more.  The first look stands before the loop, as in mpk_barrier_wait. */
+MPK_FN bool load_await(const mpk_load *l, rt_u64 *b, rt_u32 parity)
+{
+    if (ptx_barrier_try(b, parity))
+        return true;
+    do
+        if (load_is_over(l))
+            return false;
+    while (!ptx_barrier_try(b, parity));
+    return true;
+}
+/* The leading thread: as load_page.  After LOAD_OVER it asks for no page any more. */
+MPK_FN rt_u32 load_alone(mpk_load *l)
+{
+    const rt_u32 page = l->ring.first + l->ring.at;
+    if (!load_await(l, &mpk_w.empty[page], l->ring.parity ^ 1)) {
+        l->cancelled = 1;
+        return LOAD_OVER;
+    }
+    load_count(l);
+    return page;
+}
+/* The leading thread, once it has requested its pages; and all lanes, which take over what it has
+ * done. */
+MPK_FN void load_tell(const mpk_load *l)
+{
+    mpk_led *led = &mpk_w.led[l->aot ? 0 : 1];
+    led->ring = {l->ring.at, l->ring.parity, l->tail.at, l->tail.parity};
+    led->rest = {l->flying, l->pages, l->cancelled, 0};
+}
+MPK_FN void load_follow(mpk_load *l)
+{
+    const mpk_led *led = &mpk_w.led[l->aot ? 0 : 1];
+    __syncwarp();
+    const mpk_words ring = led->ring, rest = led->rest;
+    l->ring.at = ring.x, l->ring.parity = ring.y;
+    l->tail.at = ring.z, l->tail.parity = ring.w;
+    l->flying = rest.x, l->pages = rest.y, l->cancelled = rest.z;
+    __syncwarp(); /* the words may be written again */
+}
+#else
+MPK_FN rt_u32 load_alone(mpk_load *l)
+{
+    return load_page(l);
+}
+MPK_FN void load_tell(const mpk_load *) {}
+MPK_FN void load_follow(mpk_load *) {}
+#endif
+
 /* All lanes: a page for n_bytes that the caller's lanes request before load_end, or for nothing
  * (a page that is left out, for bodies that want the next ones to be neighbours).  false: there
  * is nothing to load for any more. */
@@ -248,25 +318,24 @@ MPK_FN bool load_open(mpk_load *l, rt_u32 n_bytes)
     return page != LOAD_OVER;
 }
 
-/* One page from one place: the usual case. */
-MPK_FN void load_from(mpk_load *l, const void *from, rt_u32 n_bytes)
+/* The leading thread: one page from one place; false: there is nothing to load for any more. */
+MPK_FN bool load_from(mpk_load *l, const void *from, rt_u32 n_bytes)
 {
-    const rt_u32 page = load_page(l);
-    if (page != LOAD_OVER && load_leads()) {
-        load_expect(page, n_bytes);
-        load_copy(l, page, 0, from, n_bytes);
-        load_end(page);
-    }
+    const rt_u32 page = load_alone(l);
+    if (page == LOAD_OVER)
+        return false;
+    load_expect(page, n_bytes);
+    load_copy(l, page, 0, from, n_bytes);
+    load_end(page);
+    return true;
 }
 
 /* All lanes: wait until no more than n pages are in flight, and keep it so.  A load phase that
  * had the whole ring in flight calls it before the next task's. */
 MPK_FN void load_settle(mpk_load &l, rt_u32 n)
 {
-    for (; l.flying > n; l.flying--) {
-        mpk_barrier_wait(&mpk_w.full[l.tail.first + l.tail.at], l.tail.parity);
-        ring_next(&l.tail);
-    }
+    while (l.flying > n)
+        load_land(&l);
     l.in_flight = n;
 }
 

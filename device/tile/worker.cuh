@@ -66,6 +66,13 @@ struct mpk_routed {
     rt_u32 ordinal, epoch, lo, hi;
 };
 
+/* Where a loader's leading thread has got to, for its other lanes (load_follow in ring.cuh). */
+struct __align__(16) mpk_led
+{
+    mpk_words ring; /* at, parity of the ring; at, parity of its tail */
+    mpk_words rest; /* flying, pages, cancelled of mpk_load */
+};
+
 /* A call's one step, which is known when its kernel begins (role/calls.cuh): its word, and this
  * worker's list.  Zeros in other kernels. */
 struct mpk_call_step {
@@ -135,6 +142,7 @@ struct __align__(1024) mpk_worker
      * a JIT task: the plan of the tiles to load is in scratch. */
     rt_u32 plans[2];
     mpk_routed routed;  /* thread 0's; read when the task after it has begun */
+    mpk_led led[2];     /* of the loader of the AOT list, of that of JIT tasks */
     rt_u32 first_graph; /* that the loader begins with */
     rt_u32 is_late;     /* 1: the machine had stopped before this kernel began */
     rt_u32 index;       /* of the worker */
@@ -187,9 +195,13 @@ static __device__ __noinline__ void mpk_raise(rt_u32 kind, rt_u32 task, rt_u32 e
  * nothing of an aborted step is read.  So bodies need no second way out. */
 MPK_FN void mpk_barrier_wait(rt_u64 *b, rt_u32 parity)
 {
-    while (!ptx_barrier_try(b, parity))
-        if (ptx_load_flag(&mpk_w.abort))
-            break;
+    /* The first look stands before the loop, where the compiler puts a YIELD: with lanes that wait
+     * elsewhere, each of these costs 60 cycles. */
+    if (!ptx_barrier_try(b, parity))
+        do
+            if (ptx_load_flag(&mpk_w.abort))
+                break;
+        while (!ptx_barrier_try(b, parity));
 }
 
 /* Tasks that the warp of this thread has run before, modulo 2^32: the task's ordinal, by which the

@@ -276,6 +276,8 @@ static const char *const limit_graphs[] = {
     X("5", "128") "%i, %w = route(%x) {experts = 2, sigmoid = 1, groups = 8, kept = 2}\n",
     GATED_BLOCKS("9", "1280", "3", "4", "24", "q6_k", "q4_k", EXPERT_NORM("1280"), ", _, _, %n"),
     SUMMED_BLOCKS("12", "1088", "4", "9", "40", "q8_0"),
+    LIMITED_BLOCKS("140", "288", "4", "9", "104", "mxfp4", "", "_"),
+    PAIRS_BLOCKS("130", "768", "4", "7", "136", "q4_k"),
 };
 
 static void print_always(const char *source, text *out)

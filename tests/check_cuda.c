@@ -204,6 +204,7 @@ static void list_items(int n, char **names)
         "qwen3-bf16-blocks-prompts",
         "qwen3_moe-bf16-blocks-prompts",
         "gpt_oss-bf16-blocks-streams",
+        "gpt_oss-bf16-blocks-prompts",
         "gemma2-bf16-prompts",
         "phi3-bf16-prompts",
         "gpt_oss-bf16-prompts",

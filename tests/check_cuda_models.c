@@ -187,6 +187,8 @@ mpk_status check_make_model(mpk_context *cx, const item *it, unit *u)
     if (it->wide)
         fast.even_over = 32;
     fast.even_up_to = 256;
+    if (it->blocks && checks->arch.features & GEN_WGMMA)
+        fast.share_tokens = 128; /* experts are multiplied on warpgroups, as the target has it */
     plain.n_draft_graphs = fast.n_draft_graphs = n_graphs - 4;
     if (it->n_peers) {
         fast.n_peers = it->n_peers;

@@ -1,8 +1,8 @@
 /* warps_experts.h - graphs of experts whose weights are in GGUF blocks, for body_warps_test.c.
  *
- * Of all forms, gated and summed, with biases and without: columns that fill slabs of 1,024, or end
- * with any piece of 128; odd numbers of groups of 8 rows; rounds of every chunk, every other and
- * every fourth; steps whose pairs are sorted in several ranges.
+ * Of all forms, gated, summed and a row for each pair, with biases and without: columns that fill
+ * slabs of 1,024, or end with any piece of 128; odd numbers of groups of 8 rows; rounds of every
+ * chunk, every other and every fourth; steps whose pairs are sorted in several ranges.
  */
 #ifndef TESTS_WARPS_EXPERTS_H
 #define TESTS_WARPS_EXPERTS_H
@@ -23,12 +23,14 @@
                                      "] live=tokens\ninput %r : bf16[" tokens ", " rows          \
                                      "] live=tokens\n%y = expert_linear(%x, %i, %w, _, %s, %r)\n"
 /* With biases, and a gate with a limit, as gpt-oss has. */
-#define LIMITED_BLOCKS(tokens, columns, n, experts, rows, dtype, norm, with)                    \
+#define LIMITED_OF(tokens, columns, n, experts, rows, dtype, norm, with, limit)                 \
     X(tokens, columns)                                                                          \
     "input %i : i32[" tokens ", " n "] live=tokens\n" STACK("g", dtype, experts, rows, columns) \
         STACK("u", dtype, experts, rows, columns) norm                                          \
         "const %bg : f32[" experts ", " rows "]\nconst %bu : f32[" experts ", " rows            \
-        "]\n%y = expert_linear(%x, %i, %g, %u, _, _, " with ", %bg, %bu) {" OAI("0.5") "}\n"
+        "]\n%y = expert_linear(%x, %i, %g, %u, _, _, " with ", %bg, %bu) {" OAI(limit) "}\n"
+#define LIMITED_BLOCKS(tokens, columns, n, experts, rows, dtype, norm, with) \
+    LIMITED_OF(tokens, columns, n, experts, rows, dtype, norm, with, "0.5")
 #define BIASED_BLOCKS(tokens, columns, n, experts, rows, dtype)                                  \
     "input %x : bf16[" tokens ", " n ", " columns "] live=tokens\ninput %i : i32[" tokens ", " n \
     "] live=tokens\n" STACK("w", dtype, experts, rows,                                           \
@@ -68,6 +70,38 @@ static const char *const mxfp4_graphs[] = {
     BIASED_BLOCKS("80", "544", "4", "9", "24", "mxfp4"),
     GATED_BLOCKS("9", "2048", "3", "4", "24", "mxfp4", "mxfp4", "", ""),
     SUMMED_BLOCKS("300", "64", "8", "40", "24", "mxfp4"),
+};
+
+/* A row for each pair in steps of many tokens, which warpgroups unpack and multiply: passes of 16
+ * groups of rows, of which the last may have few; columns that end with any piece of 128, an odd
+ * one or an even one; one expert a token to eight.  How many pairs each expert has is drawn
+ * (skew_experts).  Weights that are rounded have a high limit: a result below a low one is small
+ * beside the sums that it is made of, and so beside their errors. */
+#define PAIRS_BLOCKS(tokens, columns, n, experts, rows, dtype)                                   \
+    "input %x : bf16[" tokens ", " n ", " columns "] live=tokens\ninput %i : i32[" tokens ", " n \
+    "] live=tokens\n" STACK("w", dtype, experts, rows, columns) "%y = expert_linear(%x, %i, %w)\n"
+#define BIASED_PAIRS_BLOCKS(tokens, columns, n, experts, rows, dtype, bias)                      \
+    "input %x : bf16[" tokens ", " n ", " columns "] live=tokens\ninput %i : i32[" tokens ", " n \
+    "] live=tokens\n" STACK("w", dtype, experts, rows,                                           \
+                            columns) "const %b : " bias "[" experts ", " rows                    \
+                                     "]\n%y = expert_linear(%x, %i, %w, _, _, _, _, %b)\n"
+static const char *const expert_unpack_graphs[] = {
+    GATED_BLOCKS("140", "768", "2", "7", "72", "q4_k", "q4_k", "", ""),
+    GATED_BLOCKS("270", "256", "1", "6", "136", "q4_k", "q6_k", "", ""),
+    GATED_BLOCKS("133", "1056", "2", "8", "40", "q4_0", "q4_0", "", ""),
+    GATED_BLOCKS("150", "416", "3", "9", "24", "q4_1", "q8_0", "", ""),
+    GATED_BLOCKS("135", "288", "2", "6", "64", "mxfp4", "mxfp4", "", ""),
+    LIMITED_BLOCKS("140", "288", "4", "9", "104", "mxfp4", "", "_"),
+    LIMITED_OF("200", "512", "2", "6", "40", "q4_k", "", "_", "7.0"),
+    LIMITED_OF("129", "96", "8", "40", "24", "q8_0", "", "_", "7.0"),
+    PAIRS_BLOCKS("130", "768", "4", "7", "136", "q4_k"),
+    PAIRS_BLOCKS("145", "512", "2", "6", "200", "q6_k"),
+    PAIRS_BLOCKS("131", "160", "3", "8", "72", "q5_0"),
+    PAIRS_BLOCKS("300", "64", "8", "256", "24", "q4_0"),
+    PAIRS_BLOCKS("137", "416", "2", "5", "264", "mxfp4"),
+    BIASED_PAIRS_BLOCKS("140", "1184", "2", "6", "56", "mxfp4", "f32"),
+    BIASED_PAIRS_BLOCKS("160", "384", "2", "9", "136", "q4_1", "bf16"),
+    BIASED_PAIRS_BLOCKS("129", "256", "4", "8", "72", "q5_k", "f32"),
 };
 
 /* A token has the same bits in steps of any number of tokens (COMPANY_OF). */

@@ -1,9 +1,9 @@
-/* blocks_unpack.cuh - weights in GGUF block formats become bf16 in shared memory, in the layout
- * that a warpgroup's products read.
+/* blocks_unpack.cuh - weights in GGUF block formats or MXFP4 become bf16 in shared memory, in the
+ * layout that a warpgroup's products read.
  *
  * Input: pieces of 128 columns of 8 rows in shared memory (rt/rt_blocks.h).  Output: of each 32
  * columns of a group of 8 rows 512 bytes in the 64-byte swizzle, as bf16 weights have in a page.
- * Called by linear_blocks.cuh.
+ * Called by blocks_buffer.cuh.
  *
  * A weight is scale q + add, computed for two weights at a time in bf16: q - c, which is exact,
  * times scale, plus add + c scale, rounded once.  c is the integer that stands for the weight
@@ -11,6 +11,10 @@
  * 2^-9 of the weight or less, as rounding the result does.  (With c = 0 both would be large, and
  * the error of their difference that of all of a block's weights together.)  What a block's weights
  * share is computed in f32, by a lane for each block of a row, and handed on.
+ *
+ * MXFP4 needs one product for two weights, which is exact: times a power of two, 2^-64 of which is
+ * left to the sums (RT_MX4_SHIFT).  All four scales of a row's piece are one word, which each of
+ * the row's lanes reads.
  *
  * Cost: with nibbles four instructions for two weights, some 30 for what 32 blocks of 32 columns
  * share, and five to hand on that of one.
@@ -28,7 +32,8 @@ struct blocks_line {
     float scale, add, less;
 };
 /* Those of a block of a row, as pairs of bf16: scale and add; -less, twice.  Of RT_BLOCKS_8K the
- * scales of the first 16 columns and the last, their addends, what is taken off each. */
+ * scales of the first 16 columns and the last, their addends, what is taken off each.  Of
+ * RT_BLOCKS_MX4 the row's word of all four scales, twice. */
 template <int FORM> struct blocks_factors {
     rt_u32 at[FORM == RT_BLOCKS_8K ? 3 : 2];
 };
@@ -60,6 +65,10 @@ MPK_FN void blocks_find_factors(const char *s_piece, rt_u32 j, int row, const bl
     constexpr int LAST = RT_HEADER_WORDS(FORM) - 1; /* the word that has the integers b */
     const rt_u32 *head = (const rt_u32 *)(s_piece + RT_QUANTS_BYTES(FORM)) + row;
     float scale, add;
+    if (FORM == RT_BLOCKS_MX4) {
+        to->at[0] = to->at[1] = head[0];
+        return;
+    }
     if (!RT_IS_K(FORM)) {
         const rt_u32 shift = j % 2 * 16;
         scale = ptx_low_f16(head[8 * (j / 2)] >> shift);
@@ -89,6 +98,10 @@ struct blocks_scales {
 template <int FORM>
 MPK_FN blocks_scales blocks_scales_of(const blocks_factors<FORM> &f, int from, int lane)
 {
+    if (FORM == RT_BLOCKS_MX4) {
+        const rt_u32 power = blocks_power(f.at[0], from);
+        return {{power, power}, {0, 0}, {0, 0}};
+    }
     from += lane / 4 * 4;
     const rt_u32 first = __shfl_sync(0xffffffffu, f.at[0], from),
                  second = __shfl_sync(0xffffffffu, f.at[1], from);
@@ -161,8 +174,10 @@ MPK_FN void blocks_put_block(uint2 eight, const blocks_scales &s, char *to, int 
     rt_u32 w[4];
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        w[k] = ptx_fma_bf16(blocks_two<FORM>(eight.x, eight.y, k, s.less[k / 2], n), s.scale[k / 2],
-                            s.add[k / 2]);
+        w[k] = FORM == RT_BLOCKS_MX4
+                   ? blocks_floats(eight.x, k, s.scale[0])
+                   : ptx_fma_bf16(blocks_two<FORM>(eight.x, eight.y, k, s.less[k / 2], n),
+                                  s.scale[k / 2], s.add[k / 2]);
     if (FORM == RT_BLOCKS_8K) {
         row += c / 2 * 8;
         *(uint2 *)(row + (c % 2 ^ g / 2) * 16) = {w[0], w[1]};

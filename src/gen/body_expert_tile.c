@@ -3,7 +3,8 @@
  * few tokens, so the graphs of a program share them.
  *
  * Which rows an expert has is known only in the step: the body sorts the pairs and takes tiles of
- * one expert's rows.  For steps of FEWEST_TOKENS and more, beside the other bodies of prompts.
+ * one expert's rows.  For steps of FEWEST_OF_MANY tokens and more, beside the other bodies of
+ * prompts.
  *
  * An instance is a row of a table of shapes.  Of 128 experts, 8 a token, with 768 rows of gate and
  * of up and 2,048 columns, and a norm:
@@ -13,12 +14,8 @@
  * With biases or a gate with a limit it is a row of a table of its own, and code of its own: after
  * these fields operands and dtypes of the biases, and the limit. */
 #include "gen/body_experts.h"
-#include "op/experts.h"
 
 enum {
-    FEWEST_TOKENS = 129,
-    MOST_EXPERTS = 256,
-    MOST_COLUMNS = 65535,
     /* EXPERT_TILE_SCRATCH: stages of x, squares, tiles, pairs */
     SCRATCH_BYTES = 2 * 4 * 2 * 64 * 64 + 2 * 64 * 4 + 12 * 16 + 12 * 128 * 4,
     BIAS_BYTES = 2 * 256 * 4, /* after these, with biases or a limit */
@@ -26,18 +23,10 @@ enum {
 
 extern const gen_body gen_body_expert_stream;
 
-/* For rows of pairs alone, in long steps: sums of pairs are an operator of their own there
- * (fuse_experts.c).  Places in x are 32 bits. */
 static bool accepts(const gen_call *c)
 {
-    const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0), *y = gen_output(c, 0);
-    return y->rank == 3 && y->dims[0] >= FEWEST_TOKENS && gen_is_streamed(w, IR_BF16) &&
-           gen_is_streamed(gen_input(c, W1), IR_BF16) && gen_is_dense(x, IR_BF16) &&
-           gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(y, IR_BF16) &&
-           gen_is_vector(gen_input(c, NORM), IR_BF16) && takes_bias(c, B0) && takes_bias(c, B1) &&
-           gen_input(c, IDS)->dims[1] <= EXPERTS_MOST_PER_TOKEN && w->dims[0] <= MOST_EXPERTS &&
-           w->dims[1] % 8 == 0 && w->dims[1] <= MOST_COLUMNS && w->dims[2] % 8 == 0 &&
-           ir_bytes(x) < UINT32_MAX && c->op->n_in + c->op->n_out <= RT_PACKED;
+    return takes_many_pairs(c) && gen_is_streamed(gen_input(c, W0), IR_BF16) &&
+           gen_is_streamed(gen_input(c, W1), IR_BF16) && gen_is_vector(gen_input(c, NORM), IR_BF16);
 }
 
 /* expert_stream's copy of the weights: one for prompts and decoding. */

@@ -35,11 +35,12 @@ gen_boxes gen_boxes_of_x(const ir_tensor *x, bool further)
                        .swizzled = true};
 }
 
-/* Weights in blocks (device/task/linear_blocks.cuh): some pieces of 8 groups, or of two. */
+/* Weights in blocks (device/task/blocks_buffer.cuh): some pieces of 8 groups, or of two.  Rows are
+ * whole slabs, and of experts end with their last piece. */
 static gen_boxes boxes_of_blocks(const gen_pack *p, bool few)
 {
-    const uint64_t slabs = (uint64_t)p->padded_columns / RT_SLAB_COLUMNS,
-                   bytes = slabs * (uint64_t)RT_SLAB_BYTES(p->form);
+    const uint64_t pieces = (uint64_t)p->padded_columns / RT_PIECE_COLUMNS,
+                   bytes = pieces * (uint64_t)RT_PIECE_BYTES(p->form);
     const int piece = TILE_BLOCKS_TOGETHER(p->form) * RT_PIECE_BYTES(p->form);
     return (gen_boxes){.rows = (uint64_t)p->padded_rows / 8,
                        .columns = bytes / 8,

@@ -12,7 +12,7 @@
  *   - nothing else is written, every page that is loaded is released, every wait ends;
  *   - of the code for many tokens a task needs no more than its record says (gen_body.forms): the
  *     rest is not there;
- *   - tokens go to experts evenly, or most of them to few;
+ *   - tokens go to experts evenly, or most of them to few, or so many to each as fill chunks;
  *   - what must not be read is NaN: dead rows, empty parts, free pages, keys after a context,
  *     memory around the operands, and before the task's event its first operand;
  *   - nothing is read beyond the end of a residual;
@@ -187,14 +187,37 @@ static void poison_pieces(bed *b)
         }
 }
 
-/* Routing is even in one of two rounds; in the other most pairs go to few experts, in one of four
- * of these all to one or two. */
+/* Experts have so many pairs, in turn, from a random expert on; the last one has what is left.
+ * Where body_expert_tile and body_expert_unpack cut pairs in chunks the numbers meet. */
+static void deal_pairs(bed *b, operand ids, int64_t experts)
+{
+    static const int64_t sizes[] = {1, 64, 0, 65, 7, 129};
+    const int64_t pairs = ir_elements(ids.tensor), first = (int64_t)next_random(b, 6),
+                  begin = (int64_t)next_random(b, (uint64_t)experts);
+    int64_t expert = 0, left = sizes[first];
+    for (int64_t i = 0; i < pairs; i++) {
+        int32_t *id = (int32_t *)ids.data + i;
+        while (left == 0 && expert + 1 < experts)
+            left = sizes[(first + ++expert) % 6];
+        left--;
+        if (*id >= 0 && *id < experts)
+            *id = (int32_t)((begin + expert) % experts);
+    }
+}
+
+/* Routing is even in one of three rounds; in another most pairs go to few experts, in one of four
+ * of these all to one or two; in the third experts have certain numbers of pairs. */
 static void skew_experts(bed *b)
 {
     operand ids = named(b, "ids"), w = named(b, "w0");
-    if (!ids.tensor || !w.tensor || next_random(b, 2) == 0)
+    const uint64_t how = ids.tensor && w.tensor ? next_random(b, 3) : 0;
+    if (how == 0)
         return;
     const int64_t experts = w.tensor->dims[0];
+    if (how == 1) {
+        deal_pairs(b, ids, experts);
+        return;
+    }
     const bool few = next_random(b, 4) == 0;
     const int32_t first = (int32_t)next_random(b, (uint64_t)experts);
     for (int64_t i = 0; i < ir_elements(ids.tensor); i++) {
@@ -328,7 +351,6 @@ static void expect_peaks(const bed *b, void **expected)
  * differ; weights of experts, which stay f32; weights in blocks. */
 static double slack_of(const bed *b, const ir_tensor *t)
 {
-    enum { GLU = 1 };    /* of linear */
     enum { CHUNKS = 2 }; /* of delta_rule */
     const char *name = b->op->def->name;
     if (b->s->use->pack.form) {
@@ -336,7 +358,8 @@ static double slack_of(const bed *b, const ir_tensor *t)
          * are rounded, too.  Of two sums that are multiplied the one's error counts as many times
          * as the other is large, however small the result is. */
         const double each = b->s->use->body->by_maps ? 0x1p-6 : 0x1p-7;
-        return b->s->use->pack.n_weights > 1 && b->op->attributes[GLU].s.n ? 4 * each : each;
+        const uint32_t glu = strcmp(name, "expert_linear") == 0 ? 0 : 1; /* its attribute */
+        return b->s->use->pack.n_weights > 1 && b->op->attributes[glu].s.n ? 4 * each : each;
     }
     if (strcmp(name, "route") == 0)
         return tensor(b, b->op->in[0])->dtype == IR_BF16 && b->op->attributes[2].i ? slack(IR_BF16)

@@ -100,13 +100,27 @@ static inline bool is_plain_norm(const rewrite *w, const ir_op *norm)
            rewrite_input(w, norm, NORM_GATE) == IR_NONE;
 }
 
+/* Are weights in the blocks of a file? */
+static inline bool is_in_blocks(const ir_tensor *weight)
+{
+    return ir_dtype_table[weight->dtype].block_elements > 1;
+}
+
 /* Do a norm of x and what gathers its rows stay operators of their own, where x is multiplied by
  * this weight?  On a GPU weights in blocks cannot have the norm's folded in, and of more rows than
  * linear_stream has at a time x comes by boxes (gen/body_linear_blocks.c). */
 static inline bool keeps_apart(const rewrite *w, const ir_tensor *x, ir_tensor_id weight)
 {
     return w->s->options->relaxed && x->dims[0] > STREAM_MOST_TOKENS && weight != IR_NONE &&
-           ir_dtype_table[tensor_of(w, weight)->dtype].block_elements > 1;
+           is_in_blocks(tensor_of(w, weight));
+}
+/* The same of experts' weights: in steps that share them rows of x are copied as they are
+ * (gen/body_expert_unpack.c). */
+static inline bool keeps_apart_of_experts(const rewrite *w, const ir_tensor *x, ir_tensor_id weight)
+{
+    const pass_options *o = w->s->options;
+    return o->relaxed && o->share_tokens && x->dims[0] > o->share_tokens &&
+           is_in_blocks(tensor_of(w, weight));
 }
 
 /* The plain rms_norm that makes t, or NULL. */

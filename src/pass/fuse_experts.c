@@ -94,7 +94,8 @@ static mpk_status apply_weights(rewrite *w, ir_op_id id)
 
 /* May the operator be shared?  It must sum pairs (it has a scale), have no second weight and no
  * norm, and have the dtypes and sizes that the shared bodies take
- * (gen/body_expert_tile.c).  MOST_EXPERTS and the multiples of 8 are theirs. */
+ * (gen/body_expert_tile.c, gen/body_expert_unpack.c).  MOST_EXPERTS and the multiples of 8 are
+ * theirs. */
 static bool is_shared(const rewrite *w, const ir_op *op)
 {
     const pass_options *o = w->s->options;
@@ -103,9 +104,9 @@ static bool is_shared(const rewrite *w, const ir_op *op)
         return false;
     const ir_tensor *x = tensor_of(w, rewrite_input(w, op, E_X)),
                     *weight = tensor_of(w, rewrite_input(w, op, E_W0));
-    return x->rank == 3 && x->dtype == IR_BF16 && weight->dtype == IR_BF16 &&
-           x->dims[0] > o->share_tokens && weight->dims[0] <= MOST_EXPERTS &&
-           weight->dims[1] % 8 == 0 && weight->dims[2] % 8 == 0;
+    return x->rank == 3 && x->dtype == IR_BF16 &&
+           (weight->dtype == IR_BF16 || is_in_blocks(weight)) && x->dims[0] > o->share_tokens &&
+           weight->dims[0] <= MOST_EXPERTS && weight->dims[1] % 8 == 0 && weight->dims[2] % 8 == 0;
 }
 
 /* Rule pairs for one expert_linear. */

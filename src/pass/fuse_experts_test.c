@@ -5,7 +5,7 @@
 static mpk_context cx;
 
 /* Products of pairs are summed by an operator of their own for many tokens, if the body for long
- * steps takes the weights: bf16, by eights. */
+ * steps takes the weights: bf16 or in blocks, by eights. */
 static void pairs_are_summed_apart(void **state)
 {
     (void)state;
@@ -16,6 +16,9 @@ static void pairs_are_summed_apart(void **state)
         {"20", "bf16[6, 72, 40]", "40", "_, %s)", true},
         {"16", "bf16[6, 72, 40]", "40", "_, %s)", false},
         {"20", "f32[6, 72, 40]", "40", "_, %s)", false},
+        {"20", "q8_0[6, 72, 64]", "64", "_, %s)", true},
+        {"16", "q8_0[6, 72, 64]", "64", "_, %s)", false},
+        {"20", "mxfp4[6, 72, 64]", "64", "_, %s, _, _, %b)", true},
         {"20", "bf16[6, 70, 40]", "40", "_, %s)", false},
         {"20", "bf16[6, 72, 36]", "36", "_, %s)", false},
         {"20", "bf16[6, 72, 40]", "40", "%w, %s) {glu = \"silu\"}", false},
@@ -39,6 +42,34 @@ static void pairs_are_summed_apart(void **state)
         text_add(&out, "", 1);
         if ((strstr(out.at, "= sum_pairs(") != NULL) != rows[i].apart ||
             (strstr(out.at, "%b)") != NULL) != (strstr(rows[i].more, "%b)") != NULL))
+            fail_msg("row %zu:\n%s", i, out.at);
+        text_free(&out);
+    }
+}
+
+/* A norm of what experts read is folded into their product, but not into one with weights in blocks
+ * for many tokens. */
+static void norms_stay_apart(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tokens, *dtype;
+        bool apart;
+    } rows[] = {{"20", "q8_0", true}, {"16", "q8_0", false}, {"20", "bf16", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char program[512];
+        pass_options options = {.n_workers = 2};
+        text out = {0};
+        snprintf(program, sizeof program,
+                 "input %%x : bf16[%s, 64] live=tokens\ninput %%i : i32[%s, 2] live=tokens\n"
+                 "const %%g : %s[6, 72, 64]\nconst %%u : %s[6, 72, 64]\nconst %%n : bf16[64]\n"
+                 "%%h = rms_norm(%%x, %%n)\n%%y = expert_linear(%%h, %%i, %%g, %%u) {glu = "
+                 "\"silu\"}\noutput %%y\n",
+                 rows[i].tokens, rows[i].tokens, rows[i].dtype, rows[i].dtype);
+        check_ok(&cx, pass_run_text(&cx, &options, STR("fuse_ops:relaxed=1:share_tokens=16"),
+                                    str_from(program), &out));
+        text_add(&out, "", 1);
+        if ((strstr(out.at, "= rms_norm(") != NULL) != rows[i].apart)
             fail_msg("row %zu:\n%s", i, out.at);
         text_free(&out);
     }
@@ -105,6 +136,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pairs_are_summed_apart),
+        cmocka_unit_test(norms_stay_apart),
         cmocka_unit_test(factors_go_into_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -387,11 +387,12 @@ static int64_t most_norm_elements(const rewrite *w)
     return w->s->options->norm_elements ? w->s->options->norm_elements : MOST_NORM_ELEMENTS;
 }
 
+enum { EXPERT_W0 = 2, EXPERT_NORM = 6 }; /* operands of expert_linear */
+
 /* The index of the operand `norm` of an operator that can normalise its x, if it is absent; 0 if
  * the operator has no such operand, or it is taken, or the result is not read any more. */
 static uint32_t free_norm(const rewrite *w, const ir_op *op)
 {
-    enum { EXPERT_NORM = 6 };
     uint32_t at = strcmp(op->def->name, "linear") == 0 ? NORM : 0;
     if (strcmp(op->def->name, "expert_linear") == 0 &&
         tensor_of(w, rewrite_input(w, op, X))->rank == 2)
@@ -446,6 +447,8 @@ static const ir_op *find_norm(const rewrite *w, ir_op_id id)
         ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w) ||
         (strcmp(op->def->name, "linear") == 0 &&
          keeps_apart(w, tensor_of(w, norm->out[0]), rewrite_input(w, op, W0))) ||
+        (strcmp(op->def->name, "expert_linear") == 0 &&
+         keeps_apart_of_experts(w, tensor_of(w, norm->out[0]), rewrite_input(w, op, EXPERT_W0))) ||
         !may_stand_at(w, norm, w->keys.at[id]))
         return NULL;
     return norm;

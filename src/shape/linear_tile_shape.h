@@ -34,6 +34,9 @@ enum {
     TILE_BLOCKS_SCRATCH = 4 * 16384 + 2 * 32768 + TILE_BLOCKS_TOKENS * 4
 };
 #define TILE_BLOCKS_TOGETHER(form) (RT_IS_BYTES(form) ? 1 : 2)
+/* The same of experts (expert_unpack.cuh): four stages; a plan of tiles, of which 12 have 128 pairs
+ * each (expert_plan.cuh), biases and places of rows, 8 KB; the buffers. */
+enum { TILE_UNPACK_SCRATCH = 4 * 16384 + 8192 + 2 * 32768 };
 
 enum {
     TILE_TOKENS = 64, /* of a warpgroup; a task of more is wide */

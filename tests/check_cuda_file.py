@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A model's file on a GPU beside the CPU: logits, greedy text where margins allow, answers of a given form, speed.
 
-    tests/check_cuda_file.py --mpk build/mpk [--keep-blocks] MODEL.gguf
+    tests/check_cuda_file.py --mpk build/mpk [--unpack-blocks] MODEL.gguf
 
 The CPU computes in fp32, the GPU in bf16 with weights rounded to bf16; so logits may differ by a share of their range,
 and a choice may differ where the best two lie closer than that.  A text may go another way only from such a place on.
@@ -22,7 +22,7 @@ TEXT = ("The history of computing is longer than the history of computers. Long 
 PROMPTS = ["The capital of France is", "def quicksort(items):\n", "Once upon a time, in a small village by the sea,"]
 ANSWER_TOKENS = 48
 ALLOWED = 0.04  # of the range of the logits
-GIVEN = []  # of every engine; on a CPU --keep-blocks changes nothing
+GIVEN = []  # of every engine; on a CPU --unpack-blocks changes nothing
 EXACT = ["--activations=f32"]  # a CPU would round activations to 8 bits
 
 
@@ -109,11 +109,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mpk", default="build/mpk")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--keep-blocks", action="store_true", help="weights stay in blocks on the GPU too")
+    parser.add_argument("--unpack-blocks", action="store_true", help="weights are bf16 on the GPU")
     parser.add_argument("model")
     args = parser.parse_args()
-    if args.keep_blocks:
-        GIVEN.append("--keep-blocks")
+    GIVEN.append("--unpack-blocks" if args.unpack_blocks else "--keep-blocks")
     with tempfile.TemporaryDirectory() as folder:
         worst = check_logits(args, Path(folder))
         for prompt in PROMPTS:

@@ -302,8 +302,9 @@ static void mixtures_in_blocks_have_fast_bodies(void **state)
         for (size_t k = 0; k < STEPS; k++) {
             mpk_context cx = {0};
             arena a = {0};
-            engine_build b = {.device.target = &target_cuda,
-                              .options = {.keep_blocks = 1, .random_mix = rows[i][1]}};
+            engine_build b = {
+                .device.target = &target_cuda,
+                .options = {.keep_blocks = MPK_BLOCKS_KEEP, .random_mix = rows[i][1]}};
             check_ok(&cx, load_open(&cx, rows[i][0], &b.model));
             b.model.config.n_layers = 2;
             make_file(check_mixture(&a, &b, step_tokens[k]), &b.model);

@@ -145,6 +145,18 @@ typedef enum mpk_speculation {
 
 /* Where random routers send tokens.  With all but the first each token's experts follow from the
  * token alone, as attention adds nothing. */
+/* What a GPU holds in the place of matrices and experts in the block formats Q4_0 to Q8_0 and Q4_K
+ * to Q6_K of a GGUF file, and of experts in MXFP4.  A CPU keeps them in blocks in any case. */
+typedef enum mpk_blocks {
+    /* blocks where these are faster: on one GPU with wgmma (sm_90a), if requests and their drafts
+     * are at most 16 tokens of a step together (max_batch); else bf16 */
+    MPK_BLOCKS_AUTO,
+    /* blocks: 5 or 9 bits a weight in place of 16, in MXFP4 4.25 */
+    MPK_BLOCKS_KEEP,
+    /* bf16, which loading unpacks */
+    MPK_BLOCKS_UNPACK,
+} mpk_blocks;
+
 typedef enum mpk_routing_law {
     MPK_ROUTING_RANDOM, /* as random weights route: tokens of a text prefer the same experts */
     MPK_ROUTING_EVEN,   /* each expert as often as any other */
@@ -275,12 +287,7 @@ typedef struct mpk_engine_options {
     const char *meet;
     uint32_t rank;         /* of this process, below gpus */
     uint32_t meet_seconds; /* that ranks wait for each other to come; 0: 60 */
-    /* 1: on a GPU, matrices and experts in the block formats Q4_0 to Q8_0 and Q4_K to Q6_K of a
-     * GGUF file, and experts in MXFP4, stay in blocks: they take 5 or 9 bits a weight in place of
-     * 16, in MXFP4 4.25.  Products of experts, and on some GPUs all, then take 16 tokens at a time,
-     * so a long prompt takes longer.  0: loading unpacks them to bf16.  A CPU keeps them in any
-     * case. */
-    uint32_t keep_blocks;
+    mpk_blocks keep_blocks;
     /* of random weights: the formats that `mpk quantize` gives a file of this type ("q4_k_m"); on a
      * GPU with keep_blocks alone.  NULL: the dtype of the configuration */
     const char *random_mix;

@@ -325,7 +325,7 @@ class LLM:
     last draft_ngram (3) of the request's text before, which changes no token; draft_model: a small model of the same
     vocabulary that guesses such tokens too, alone or after the text; gpus: peers that share the model, each with its
     part of the weights (on a CPU groups of threads, else GPUs from `device` on, linked by NVLink);
-    keep_blocks: on a GPU weights in GGUF blocks stay in blocks, in the place of bf16, which makes prompts slower;
+    keep_blocks: on a GPU weights in GGUF blocks stay in blocks, or become bf16; None: what is faster for max_batch;
     own_experts: each peer has some experts of a mixture whole, in the place of a share of every expert;
     embeddings: the model gives vectors (embed) and no text;
     lora: an adapter, a folder of PEFT or a GGUF file, that is merged into the weights, or (path, scale) to merge it so
@@ -353,7 +353,7 @@ class LLM:
         prefix_cache: bool = True,
         gpus: int = 1,
         own_experts: bool = False,
-        keep_blocks: bool = False,
+        keep_blocks: bool | None = None,
         speculation: str = "none",
         draft_tokens: int = 0,
         draft_ngram: int = 0,
@@ -410,7 +410,7 @@ class LLM:
             no_prefix_cache=not prefix_cache,
             gpus=gpus,
             own_experts=own_experts,
-            keep_blocks=keep_blocks,
+            keep_blocks=0 if keep_blocks is None else 1 if keep_blocks else 2,
             speculation=_SPECULATION.index(speculation),
             draft_tokens=draft_tokens,
             draft_ngram=draft_ngram,

@@ -112,7 +112,8 @@ typedef struct cli_engine {
     cli_whole random;
     int kv, activations, ops, launch, routing;
     bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch,
-        no_carriers, profile, no_prefix_cache, embeddings, experts, own_experts, keep_blocks;
+        no_carriers, profile, no_prefix_cache, embeddings, experts, own_experts, keep_blocks,
+        unpack_blocks;
     const char *device, *target, *keep, *speculate, *draft_model, *meet, *mix;
     uint32_t drafts, rank, meet_seconds;
     int mode;
@@ -160,6 +161,8 @@ typedef struct cli_engine {
                    .needs = "random-weights"),                                                    \
         CLI_OPTION(t, m.keep_blocks, "keep-blocks", CLI_FLAG,                                     \
                    .help = "on a GPU: weights in GGUF blocks stay in blocks"),                    \
+        CLI_OPTION(t, m.unpack_blocks, "unpack-blocks", CLI_FLAG,                                 \
+                   .help = "on a GPU: weights in GGUF blocks become bf16"),                       \
         CLI_OPTION(t, m.routing, "routing", CLI_CHOICE, .value = "random|even|zipf|same",         \
                    .help = "which experts made-up weights prefer (random: as they fall)"),        \
         CLI_OPTION(t, m.ops, "ops", CLI_CHOICE, .value = "full|paper|none",                       \

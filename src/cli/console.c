@@ -282,8 +282,11 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
 {
     static const mpk_dtype kv_dtypes[] = {MPK_F32, MPK_F16, MPK_BF16, MPK_Q8_0};
     static const mpk_mode modes[] = {MPK_MODE_KERNEL, MPK_MODE_GRAPH, MPK_MODE_GRAPH_PDL};
+    const mpk_blocks otherwise = from->unpack_blocks ? MPK_BLOCKS_UNPACK : MPK_BLOCKS_AUTO;
     if (from->step_tokens & (from->step_tokens - 1))
         return cli_misuse(command, "--step-tokens: %u is not a power of two", from->step_tokens);
+    if (from->keep_blocks && from->unpack_blocks)
+        return cli_misuse(command, "--unpack-blocks: --keep-blocks says the opposite");
     for (uint32_t i = 0; i < from->degrees.n; i++) {
         int code = parse_degree(command, from->degrees.at[i], &degrees[i]);
         if (code != CLI_DONE)
@@ -324,7 +327,7 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .random_routing = (mpk_routing_law)from->routing,
         .count_experts = from->experts,
         .own_experts = from->own_experts,
-        .keep_blocks = from->keep_blocks,
+        .keep_blocks = from->keep_blocks ? MPK_BLOCKS_KEEP : otherwise,
         .random_mix = from->mix,
         .meet = from->meet,
         .rank = from->rank,

@@ -14,6 +14,7 @@
 #include "gen/packed_form.h"
 #include "host/target.h"
 #include "shape/attention_split_shape.h"
+#include "shape/linear_stream_shape.h"
 
 /* Up to FEW_TOKENS a token's sums are in the same order in graphs of any number of tokens.  In
  * graphs of up to SPLIT_TOKENS the context of all tokens is split among workers; of FEW_TOKENS
@@ -303,6 +304,13 @@ static mpk_status report(mpk_context *cx, text *t)
     return MPK_OK;
 }
 
+/* Products of more tokens with weights in blocks take longer than in bf16, and without wgmma their
+ * weights pass once for each 16 tokens of a prompt (docs/gpu.md, "Weights in blocks"). */
+static bool prefers_blocks(const target_device *d, uint32_t n_tokens)
+{
+    return gen_arch_find(d->arch)->features & GEN_WGMMA && n_tokens <= STREAM_MOST_TOKENS;
+}
+
 const target_def target_cuda = {
     .name = "cuda",
     .title = "a GPU",
@@ -310,6 +318,7 @@ const target_def target_cuda = {
     .has_own_memory = true,
     .works_in_bf16 = true,
     .block_kind = gen_packed_kind_of,
+    .prefers_blocks = prefers_blocks,
     .call_align = CUDA_OPERAND_ALIGN,
     .arch_name = arch_name,
     .open = open_device,

@@ -249,12 +249,25 @@ void engine_weight_dtypes(const engine_dtypes *d, model_weights *to)
     *to = (model_weights){.dtype = dtype_of, .self = d};
 }
 
+/* Do blocks stay blocks on this device?  Asked for neither way, they do where that is faster. */
+static bool keeps_blocks(const engine_build *b)
+{
+    const mpk_engine_options *o = &b->options;
+    const target_device *d = &b->device;
+    if (o->keep_blocks != MPK_BLOCKS_AUTO)
+        return o->keep_blocks == MPK_BLOCKS_KEEP;
+    const uint32_t batch = o->max_batch ? o->max_batch : ENGINE_DEFAULT_BATCH,
+                   drafts = o->speculation || o->draft_model ? o->draft_tokens : 0;
+    return o->gpus <= 1 && d->target->prefers_blocks &&
+           d->target->prefers_blocks(d, batch * (1 + drafts));
+}
+
 mpk_status engine_find_dtypes(mpk_context *cx, arena *a, const engine_build *b, bool drafts,
                               engine_dtypes *out)
 {
     *out = (engine_dtypes){.model = drafts ? &b->draft : &b->model,
                            .target = b->device.target,
-                           .keeps = b->options.keep_blocks != 0};
+                           .keeps = keeps_blocks(b)};
     if (b->options.random_mix)
         TRY(quantize_find_mix(cx, str_from(b->options.random_mix), &out->mix));
     TRY(gather_routers(cx, a, out));

@@ -16,7 +16,7 @@ static uint64_t bytes_of(load_tensor *tensors, size_t n)
     mpk_context cx = {0};
     arena a = {0};
     engine_dtypes d;
-    engine_build b = {.device.target = &target_cuda, .options.keep_blocks = 1};
+    engine_build b = {.device.target = &target_cuda, .options.keep_blocks = MPK_BLOCKS_KEEP};
     b.model.tensors.at = tensors;
     b.model.tensors.n = n;
     check_ok(&cx, engine_find_dtypes(&cx, &a, &b, false, &d));
@@ -119,7 +119,7 @@ static void test_made_up(void **state)
     arena a = {0};
     engine_dtypes d;
     engine_build b = {.device.target = &target_cuda,
-                      .options = {.keep_blocks = 1, .random_mix = "q4_k_m"}};
+                      .options = {.keep_blocks = MPK_BLOCKS_KEEP, .random_mix = "q4_k_m"}};
     b.model.config = (model_config){.vocab_size = 1000,
                                     .hidden_size = 2048,
                                     .n_layers = 8,
@@ -138,11 +138,46 @@ static void test_made_up(void **state)
     arena_free(&a);
 }
 
+/* Asked for neither way, blocks stay where they are faster than bf16. */
+static void test_what_is_faster(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arch;
+        mpk_engine_options options;
+        bool keeps;
+    } rows[] = {
+        {"sm_90a", {.max_batch = 16}, true},
+        {"sm_90a", {0}, true}, /* the usual max_batch */
+        {"sm_90a", {.max_batch = 17}, false},
+        {"sm_90a", {.max_batch = 17, .keep_blocks = MPK_BLOCKS_KEEP}, true},
+        {"sm_90a", {.max_batch = 1, .keep_blocks = MPK_BLOCKS_UNPACK}, false},
+        {"sm_90a", {.max_batch = 1, .draft_tokens = 15, .draft_model = "small"}, true},
+        {"sm_90a",
+         {.max_batch = 2, .draft_tokens = 8, .speculation = MPK_SPECULATION_NGRAM},
+         false},
+        {"sm_90a", {.max_batch = 16, .draft_tokens = 8}, true}, /* nothing drafts */
+        {"sm_90a", {.max_batch = 1, .gpus = 2}, false},
+        {"sm_80", {.max_batch = 1}, false},
+        {"sm_100a", {.max_batch = 1}, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        engine_dtypes d;
+        engine_build b = {.device = {.target = &target_cuda}, .options = rows[i].options};
+        snprintf(b.device.arch, sizeof b.device.arch, "%s", rows[i].arch);
+        check_ok(&cx, engine_find_dtypes(&cx, &a, &b, false, &d));
+        assert_int_equal(d.keeps, rows[i].keeps);
+        arena_free(&a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits_of_formats), cmocka_unit_test(test_kinds_of_a_layer),
-        cmocka_unit_test(test_routers), cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_made_up)};
+        cmocka_unit_test(test_what_is_faster),   cmocka_unit_test(test_bits_of_formats),
+        cmocka_unit_test(test_kinds_of_a_layer), cmocka_unit_test(test_routers),
+        cmocka_unit_test(test_experts),          cmocka_unit_test(test_made_up)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -104,8 +104,8 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
         cx, to->gpus > 1 || !to->own_experts, MPK_EARG,
         "own_experts shares a mixture's experts out among peers, but gpus is 1: say how many gpus "
         "there are, or leave own_experts away");
-    CHECK(cx, to->keep_blocks <= 1, MPK_EARG, "keep_blocks is %u, expected 0 or 1",
-          to->keep_blocks);
+    CHECK(cx, (unsigned)to->keep_blocks <= MPK_BLOCKS_UNPACK, MPK_EARG,
+          "keep_blocks is %d: no such choice", (int)to->keep_blocks);
     CHECK(cx, !to->random_mix || to->random_weights, MPK_EARG,
           "random_mix is \"%s\", but the weights are not random", to->random_mix);
     CHECK(cx, to->count_experts <= 1, MPK_EARG, "count_experts is %u, expected 0 or 1",

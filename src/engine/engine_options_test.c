@@ -67,8 +67,8 @@ static void test_engine_counts(void **state)
     engine_refuses("but gpus is 1", .gpus = 1, .own_experts = 1);
     engine_takes(.drafts_apart = 1);
     engine_refuses("drafts_apart", .drafts_apart = 2);
-    engine_takes(.keep_blocks = 1);
-    engine_refuses("keep_blocks", .keep_blocks = 2);
+    engine_takes(.keep_blocks = MPK_BLOCKS_UNPACK);
+    engine_refuses("keep_blocks", .keep_blocks = (mpk_blocks)3);
     engine_takes(.random_weights = true, .random_mix = "q4_k_m");
     engine_refuses("random_mix", .random_mix = "q4_k_m");
     const mpk_adapter adapters[] = {{"a", -0.5f}, {"b", 0}}, nameless = {.scale = 1},

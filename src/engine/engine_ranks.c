@@ -33,7 +33,7 @@ static mpk_status print_terms(mpk_context *cx, const engine_build *b, text *t)
     text_print(t, "random-weights %d %" PRIu64 "\nrouting %d\nexperts %u\nown-experts %u\n",
                o->random_weights, o->random_seed, (int)o->random_routing, o->count_experts,
                o->own_experts);
-    text_print(t, "keep-blocks %u\nrandom-mix %s\n", o->keep_blocks,
+    text_print(t, "keep-blocks %d\nrandom-mix %s\n", (int)o->keep_blocks,
                o->random_mix ? o->random_mix : "");
     text_print(t, "ops %d\nlaunch %d\ncoarse-events %d\nbatch-invariant %u\n", (int)o->fusion,
                (int)o->launch, o->coarse_events, o->batch_invariant);

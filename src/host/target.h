@@ -89,6 +89,9 @@ struct target_def {
      * (keep_blocks), matrices or stacks of experts; weights of equal kinds may be one product's.
      * NULL: of none */
     uint32_t (*block_kind)(ir_dtype dtype, bool of_experts);
+    /* Are they faster than weights of 16 bits, in steps of up to so many tokens that decode?  NULL:
+     * never. */
+    bool (*prefers_blocks)(const target_device *d, uint32_t n_tokens);
     /* if that is asked for, multiplies weights in block formats by activations in 8 bits, and keeps
      * keys and values in q8_0 */
     bool narrows;

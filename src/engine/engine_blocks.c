@@ -256,8 +256,8 @@ static bool keeps_blocks(const engine_build *b)
     const target_device *d = &b->device;
     if (o->keep_blocks != MPK_BLOCKS_AUTO)
         return o->keep_blocks == MPK_BLOCKS_KEEP;
-    const uint32_t batch = o->max_batch ? o->max_batch : ENGINE_DEFAULT_BATCH,
-                   drafts = o->speculation || o->draft_model ? o->draft_tokens : 0;
+    const uint32_t batch = o->max_batch ? o->max_batch : ENGINE_DEFAULT_BATCH;
+    const uint32_t drafts = o->speculation || o->draft_model ? o->draft_tokens : 0;
     return o->gpus <= 1 && d->target->prefers_blocks &&
            d->target->prefers_blocks(d, batch * (1 + drafts));
 }

@@ -6,8 +6,8 @@
  * warpgroups meet at the buffers alone, so integer units and tensor cores work at the same time.
  * Called by linear_blocks.cuh and expert_unpack.cuh.
  *
- *   page    up to 8 groups of 8 rows, 128 columns in bytes or 256 in nibbles, or of up to 4 groups
- *           twice as many; a pass of more groups has two pages a load
+ *   page    some pieces of 128 columns of up to 8 groups of 8 rows; a pass of more groups has two
+ *           pages a load
  *   buffer  128 x 128 weights in bf16: the columns of a group together; two
  *
  * Between the warpgroups, for buffer b, by barriers that one arrives at and the other meets at:
@@ -17,7 +17,8 @@
  *
  * The unpackers alone take pages, and release each for two warps.
  *
- * Cost of a buffer: some 560 instructions of each of four warps.
+ * Cost of a buffer: some 550 instructions of each of four warps with nibbles of K, 690 with bytes
+ * of K, 360 of MXFP4.
  */
 #ifndef TASK_BLOCKS_BUFFER_CUH
 #define TASK_BLOCKS_BUFFER_CUH
@@ -37,47 +38,13 @@ enum {
     BLOCKS_EMPTY = BLOCKS_FULL + BLOCKS_BUFFERS
 };
 
-/* A pass: what its lots load.  A box of w has TILE_BLOCKS_TOGETHER(form) pieces of each of its
- * groups. */
+/* A pass: groups, and what its loads are. */
 struct blocks_pass {
     int groups; /* of it */
-    int shift;  /* log2 of the pieces of a page and group */
+    int shift;  /* log2 of the pieces of a page and group, where linear_blocks.cuh chooses them */
     int loads;  /* of all columns, of `pages` pages */
     int pages;
 };
-static_assert(TILE_GROUPS * RT_PIECE_BYTES(RT_BLOCKS_8) <= MPK_PAGE_BYTES &&
-                  TILE_GROUPS * 2 * RT_PIECE_BYTES(RT_BLOCKS_4) <= MPK_PAGE_BYTES,
-              "a page holds the boxes of 8 groups");
-
-/* ---- the loader's part ---- */
-
-/* All lanes: a page of `groups` groups from `group` on, pieces from `piece` on; with times = 2, of
- * up to four groups, the next pieces, too, half a page on.  Whole boxes have 8 groups, others two
- * (rt_entry.maps). */
-MPK_FN void blocks_load_page(mpk_load &l, int form, int groups, int group, int piece, int times)
-{
-    const int together = TILE_BLOCKS_TOGETHER(form), words = RT_PIECE_BYTES(form) / 8,
-              boxes = (groups + 1) / 2;
-    const bool whole = groups > TILE_GROUPS - 2;
-    const rt_u32 box = (rt_u32)(2 * together * RT_PIECE_BYTES(form)), /* bytes, of two groups */
-        page = l.ring.first + l.ring.at;
-    const rt_map *maps = (const rt_map *)l.e->maps;
-    if (!load_open(&l, (rt_u32)(whole ? TILE_GROUPS / 2 : times * boxes) * box))
-        return;
-    if (ptx_elect()) {
-        const rt_u32 to = l.s_pages + page * MPK_PAGE_BYTES;
-        if (whole)
-            ptx_copy_box(to, &maps[1], piece * words, group, &mpk_w.full[page]);
-        for (int i = 0; i < times * boxes && !whole; i++) {
-            const int k = i >= boxes; /* the next pieces */
-            ptx_copy_box(to + (rt_u32)(i - k * boxes + k * (TILE_GROUPS / 4)) * box, &maps[2],
-                         (piece + k * together) * words, group + (i - k * boxes) * 2,
-                         &mpk_w.full[page]);
-        }
-    }
-    __syncwarp();
-}
-
 /* ---- the unpackers ---- */
 
 /* A warp: this page has been read, by it and by one of those that multiply. */
@@ -106,12 +73,12 @@ MPK_FN void blocks_give_back(const blocks_pass &q, const blocks_loaded &l)
         blocks_release(l.page[1]);
 }
 
-/* Piece `piece` of a load of group `group` of the pass (blocks_load_page). */
-template <int FORM>
+/* Piece `piece` of a load of group `group` of the pass.  A box has TOGETHER pieces of each of its
+ * groups; the page of a pass of few groups has several boxes (blocks_load_page). */
+template <int FORM, int TOGETHER>
 MPK_FN const char *blocks_piece_at(const blocks_pass &q, const blocks_loaded &l, int group,
                                    int piece)
 {
-    constexpr int TOGETHER = TILE_BLOCKS_TOGETHER(FORM);
     const char *page = group < TILE_GROUPS ? l.at[0] : l.at[1];
     return page + (piece / TOGETHER * (TILE_GROUPS / 2) * TOGETHER +
                    group % TILE_GROUPS * TOGETHER + piece % TOGETHER) *
@@ -127,7 +94,7 @@ template <int FORM> struct blocks_part {
 };
 
 /* Read what a part needs of the pages. */
-template <int FORM>
+template <int FORM, int TOGETHER>
 MPK_FN void blocks_gather(const blocks_pass &q, const blocks_loaded &l, int group, int piece,
                           int lane, const blocks_numbers &n, float zero, blocks_part<FORM> *to)
 {
@@ -135,7 +102,7 @@ MPK_FN void blocks_gather(const blocks_pass &q, const blocks_loaded &l, int grou
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const char *s_piece =
-            blocks_piece_at<FORM>(q, l, mpk_smaller(group + i, q.groups - 1), piece);
+            blocks_piece_at<FORM, TOGETHER>(q, l, mpk_smaller(group + i, q.groups - 1), piece);
         to->items[2 * i] = blocks_read<FORM>(s_piece, 0, lane);
         to->items[2 * i + 1] = blocks_read<FORM>(s_piece, 1, lane);
         blocks_find_factors<FORM>(s_piece, (rt_u32)lane % 4, lane / 4, n, zero, &to->factors[i]);
@@ -163,26 +130,37 @@ MPK_FN void blocks_await_empty(bool again, int buffer)
         ptx_meet(BLOCKS_EMPTY + buffer, MPK_THREADS);
 }
 
+/* What an unpacking warp does between reading a step's parts and writing them: it gives the pages
+ * back, if these were the load's last pieces and `early`, and waits for the buffer. */
+MPK_FN void blocks_turn(const blocks_pass &q, const blocks_loaded &l, bool early, bool again,
+                        int buffer)
+{
+    if (early)
+        blocks_give_back(q, l);
+    blocks_await_empty(again, buffer);
+}
+
 /* An unpacking warp: its parts of a step, groups from 2 warp and from 8 on.  What is read is read
- * before the buffer is waited for. */
-template <int FORM>
-MPK_FN void blocks_unpack(const blocks_pass &q, const blocks_loaded &l, int piece, char *s_buffer,
-                          bool again, int buffer, const blocks_numbers &n, float zero)
+ * before the buffer is waited for.  early: the pages go back as soon as they have been read. */
+template <int FORM, int TOGETHER>
+MPK_FN void blocks_unpack(const blocks_pass &q, const blocks_loaded &l, int piece, bool early,
+                          char *s_buffer, bool again, int buffer, const blocks_numbers &n,
+                          float zero)
 {
     const int lane = mpk_thread() % 32, first = mpk_thread() / 32 % 4 * 2;
     blocks_part<FORM> part, other;
     if (first + TILE_GROUPS < q.groups) {
-        blocks_gather<FORM>(q, l, first, piece, lane, n, zero, &part);
-        blocks_gather<FORM>(q, l, first + TILE_GROUPS, piece, lane, n, zero, &other);
-        blocks_await_empty(again, buffer);
+        blocks_gather<FORM, TOGETHER>(q, l, first, piece, lane, n, zero, &part);
+        blocks_gather<FORM, TOGETHER>(q, l, first + TILE_GROUPS, piece, lane, n, zero, &other);
+        blocks_turn(q, l, early, again, buffer);
         blocks_spread<FORM>(part, s_buffer, lane, n);
         blocks_spread<FORM>(other, s_buffer, lane, n);
     } else if (first < q.groups) {
-        blocks_gather<FORM>(q, l, first, piece, lane, n, zero, &part);
-        blocks_await_empty(again, buffer);
+        blocks_gather<FORM, TOGETHER>(q, l, first, piece, lane, n, zero, &part);
+        blocks_turn(q, l, early, again, buffer);
         blocks_spread<FORM>(part, s_buffer, lane, n);
     } else {
-        blocks_await_empty(again, buffer);
+        blocks_turn(q, l, early, again, buffer);
     }
 }
 

@@ -18,14 +18,17 @@
  * Tiles of at most 64 pairs have T = 64.  Columns are added in the same order in either case, so
  * the bits of a pair depend on its row of x alone.
  *
- * Pages of w come as boxes of a tensor map of all experts' weights, one instruction each; a box of
- * 8 groups may go beyond the expert's last one, whose products are not stored.
+ * Pages of w come as boxes of a tensor map of all experts' weights, one instruction each: 8 groups
+ * and 384 columns of nibbles, or 128 of bytes, so that the ring of four pages has as many bytes in
+ * flight as it has room for.  A box may go beyond the expert's last group; such products are not
+ * stored.
  *
- * Cost of a step: some 350 instructions of each of the four unpacking warps, with bytes 510, one a
- * scheduler; beside them 8 products of 64 x 128 x 16 for 64 pairs, 512 cycles of the tensor cores,
- * or 16, and 190 instructions of each multiplying warp.  With both in all warps unpacking would
- * have two warps a scheduler, but each would wait for its page, its products and the fence between
- * them one after the other (docs/attempts.md, Weights in blocks).
+ * Cost of a step: of each of the four unpacking warps, one a scheduler, some 550 instructions with
+ * nibbles of K, 690 with bytes of K and 360 of MXFP4; beside them 8 products of 64 x 128 x 16 for
+ * 64 pairs, 512 cycles of the tensor cores, or 16, and 200 instructions a stage of each multiplying
+ * warp.  With both in all warps unpacking would have two warps a scheduler, but each would wait for
+ * its page, its products and the fence between them one after the other (docs/attempts.md, Weights
+ * in blocks).
  *
  * Called by the generated switch over bodies for many tokens that wait themselves.
  */
@@ -86,14 +89,19 @@ MPK_FN int expert_unpack_steps(const expert_tile_shape &s)
 }
 
 /* Pass `pass` of an expert, whose last one may have fewer groups.  A load is a page of each 8
- * groups, of two pieces of nibbles or one of bytes. */
+ * groups, of TILE_UNPACK_TOGETHER(FORM) pieces of each group. */
 template <int FORM> MPK_FN blocks_pass expert_unpack_pass(const expert_tile_shape &s, rt_u32 pass)
 {
-    constexpr int SHIFT = !RT_IS_BYTES(FORM);
+    constexpr int TOGETHER = TILE_UNPACK_TOGETHER(FORM);
     const int groups =
         mpk_smaller(s.groups - (int)pass * EXPERT_UNPACK_GROUPS, (int)EXPERT_UNPACK_GROUPS);
-    return {groups, SHIFT, (expert_unpack_steps(s) + SHIFT) >> SHIFT, groups > TILE_GROUPS ? 2 : 1};
+    return {groups, 0, (expert_unpack_steps(s) + TOGETHER - 1) / TOGETHER,
+            groups > TILE_GROUPS ? 2 : 1};
 }
+static_assert(TILE_GROUPS * TILE_UNPACK_TOGETHER(RT_BLOCKS_4) * RT_PIECE_BYTES(RT_BLOCKS_4) <=
+                      MPK_PAGE_BYTES &&
+                  TILE_GROUPS * RT_PIECE_BYTES(RT_BLOCKS_8) <= MPK_PAGE_BYTES,
+              "a page holds a box");
 
 /* ---- the loader's part ---- */
 
@@ -103,17 +111,28 @@ template <int FORM> MPK_FN rt_u32 expert_unpack_bytes(const expert_tile_shape &s
     return (rt_u32)(expert_unpack_steps(s) * RT_PIECE_BYTES(FORM));
 }
 
+/* All lanes: a page, which is a box: pieces from `piece` on of 8 groups from `group` on. */
+template <int FORM> MPK_FN void expert_unpack_load_page(mpk_load &l, int group, int piece)
+{
+    constexpr int BYTES = TILE_UNPACK_TOGETHER(FORM) * TILE_GROUPS * RT_PIECE_BYTES(FORM);
+    const rt_u32 page = l.ring.first + l.ring.at;
+    if (load_open(&l, BYTES) && ptx_elect())
+        ptx_copy_box(l.s_pages + page * MPK_PAGE_BYTES, (const rt_map *)l.e->maps + 1,
+                     piece * (RT_PIECE_BYTES(FORM) / 8), group, &mpk_w.full[page]);
+    __syncwarp();
+}
+
 /* All lanes: the pages of the tile that begins with packed group `group` of all experts. */
 template <int FORM>
 MPK_FN void expert_unpack_load_tile(mpk_load &l, const expert_tile_shape &s, rt_u32 group)
 {
+    constexpr int TOGETHER = TILE_UNPACK_TOGETHER(FORM);
     const blocks_pass q =
         expert_unpack_pass<FORM>(s, group % (rt_u32)s.groups / EXPERT_UNPACK_GROUPS);
 #pragma unroll 1
     for (int load = 0; load < q.loads && !l.cancelled; load++)
         for (int i = 0; i < q.pages; i++)
-            blocks_load_page(l, FORM, TILE_GROUPS, (int)group + i * TILE_GROUPS, load << q.shift,
-                             1);
+            expert_unpack_load_page<FORM>(l, (int)group + i * TILE_GROUPS, load * TOGETHER);
 }
 
 /* The loader's part of a task, of experts without and with ENDS. */
@@ -141,6 +160,7 @@ template <int FORM>
 MPK_FN void expert_unpack_all(const mpk_task &t, const expert_tile_shape &s, float zero, rt_u32 n,
                               mpk_ring *ring)
 {
+    constexpr int TOGETHER = TILE_UNPACK_TOGETHER(FORM);
     char *s_buffers = expert_unpack_scratch() + EXPERT_UNPACK_BUFFERS;
     const blocks_numbers numbers = blocks_constants(zero);
     /* bytes of RT_BLOCKS_8 have theirs off by numbers.zero */
@@ -151,18 +171,19 @@ MPK_FN void expert_unpack_all(const mpk_task &t, const expert_tile_shape &s, flo
     for (rt_u32 k = 0; k < n; k++) {
         const blocks_pass q = expert_unpack_pass<FORM>(s, expert_unpack_tile(t, k).pass);
 #pragma unroll 1
-        for (int left = steps; left > 0; left -= 1 << q.shift) {
+        for (int left = steps; left > 0; left -= TOGETHER) {
             blocks_loaded l;
             blocks_take_load(q, ring, &l);
+            const int pieces = mpk_smaller(left, TOGETHER);
 #pragma unroll 1
-            for (int piece = 0; piece < 1 << q.shift && piece < left; piece++, step++) {
+            for (int piece = 0; piece < pieces; piece++, step++) {
                 const int buffer = step % BLOCKS_BUFFERS;
-                blocks_unpack<FORM>(q, l, piece, s_buffers + buffer * BLOCKS_BUFFER,
-                                    step >= BLOCKS_BUFFERS, buffer, numbers, less);
+                blocks_unpack<FORM, TOGETHER>(q, l, piece, piece + 1 == pieces,
+                                              s_buffers + buffer * BLOCKS_BUFFER,
+                                              step >= BLOCKS_BUFFERS, buffer, numbers, less);
                 ptx_fence_shared(); /* products read through the other proxy */
                 ptx_arrive(BLOCKS_FULL + buffer, MPK_THREADS);
             }
-            blocks_give_back(q, l);
         }
     }
 }
@@ -223,8 +244,8 @@ template <int T>
 MPK_FN void expert_unpack_columns(const expert_unpack_copy &c, int steps, int step, int left,
                                   float (*sum)[EXPERT_UNPACK_ROWS / 2])
 {
-    constexpr int OF_STEP = T / 64; /* stages */
-    const int stages = steps * OF_STEP;
+    constexpr int OF_STEP = T / 64;                             /* stages */
+    const int stages = (int)ptx_own((rt_u32)(steps * OF_STEP)); /* not the spilled number */
     const rt_u64 first_x = ptx_matrix_of_rows(expert_unpack_scratch()),
                  first_w =
                      ptx_matrix(expert_unpack_scratch() + EXPERT_UNPACK_BUFFERS, BLOCKS_GROUP);

@@ -16,6 +16,8 @@
  *             for each lot, of T tokens: 64 or 128
  *               for each step, of 128 columns: a piece of each group
  *
+ *   page    up to 8 groups of 8 rows, 128 columns in bytes or 256 in nibbles, or of up to 4 groups
+ *           twice as many; a pass of more groups has two pages a load
  *   stage   of x, in the 128-byte swizzle: 128 tokens x 64 columns, or 64 x 128, as two boxes; four
  *
  * Cost of a step with N = 128 and T = 128: 16 products of 64 x 128 x 16, 1,024 cycles of the tensor
@@ -87,7 +89,39 @@ MPK_FN blocks_pass blocks_pass_of(const blocks_plan &p, const blocks_shape &s, i
     return q;
 }
 
+static_assert(TILE_GROUPS * RT_PIECE_BYTES(RT_BLOCKS_8) <= MPK_PAGE_BYTES &&
+                  TILE_GROUPS * 2 * RT_PIECE_BYTES(RT_BLOCKS_4) <= MPK_PAGE_BYTES,
+              "a page holds the boxes of 8 groups");
+
 /* ---- the loader's part ---- */
+
+/* All lanes: a page of `groups` groups from `group` on, pieces from `piece` on; with times = 2, of
+ * up to four groups, the next pieces, too, half a page on.  Whole boxes have 8 groups, others two
+ * (rt_entry.maps). */
+MPK_FN void blocks_load_page(mpk_load &l, const blocks_shape &s, int groups, int group, int piece,
+                             int times)
+{
+    const int together = TILE_BLOCKS_TOGETHER(s.form), words = RT_PIECE_BYTES(s.form) / 8,
+              boxes = (groups + 1) / 2;
+    const bool whole = groups > TILE_GROUPS - 2;
+    const rt_u32 box = (rt_u32)(2 * together * RT_PIECE_BYTES(s.form)), /* bytes, of two groups */
+        page = l.ring.first + l.ring.at;
+    const rt_map *maps = (const rt_map *)l.e->maps;
+    if (!load_open(&l, (rt_u32)(whole ? TILE_GROUPS / 2 : times * boxes) * box))
+        return;
+    if (ptx_elect()) {
+        const rt_u32 to = l.s_pages + page * MPK_PAGE_BYTES;
+        if (whole)
+            ptx_copy_box(to, &maps[1], piece * words, group, &mpk_w.full[page]);
+        for (int i = 0; i < times * boxes && !whole; i++) {
+            const int k = i >= boxes; /* the next pieces */
+            ptx_copy_box(to + (rt_u32)(i - k * boxes + k * (TILE_GROUPS / 4)) * box, &maps[2],
+                         (piece + k * together) * words, group + (i - k * boxes) * 2,
+                         &mpk_w.full[page]);
+        }
+    }
+    __syncwarp();
+}
 
 /* The loader: the pages of each pass, once for each lot, since they are unpacked anew for each.
  * The whole ring may be in flight meanwhile (load_settle sets the number back), as in
@@ -106,11 +140,10 @@ MPK_FN void linear_blocks_load(mpk_load &l, const blocks_shape &s)
         for (int lot = 0; lot < p.lots; lot++)
 #pragma unroll 1
             for (int piece = 0; piece < end && !l.cancelled; piece += 1 << q.shift) {
-                blocks_load_page(l, s.form, mpk_smaller(q.groups, (int)TILE_GROUPS), group, piece,
+                blocks_load_page(l, s, mpk_smaller(q.groups, (int)TILE_GROUPS), group, piece,
                                  times);
                 if (q.pages > 1)
-                    blocks_load_page(l, s.form, q.groups - TILE_GROUPS, group + TILE_GROUPS, piece,
-                                     1);
+                    blocks_load_page(l, s, q.groups - TILE_GROUPS, group + TILE_GROUPS, piece, 1);
             }
     }
     load_settle(l, in_flight);
@@ -140,8 +173,9 @@ MPK_FN void blocks_unpack_all(const mpk_task &t, const blocks_shape &s, const bl
 #pragma unroll 1
             for (int piece = 0; piece < pieces; piece++, step++) {
                 const int buffer = step % BLOCKS_BUFFERS;
-                blocks_unpack<FORM>(q, l, piece, s_buffers + buffer * BLOCKS_BUFFER,
-                                    step >= BLOCKS_BUFFERS, buffer, n, zero);
+                blocks_unpack<FORM, TILE_BLOCKS_TOGETHER(FORM)>(
+                    q, l, piece, false, s_buffers + buffer * BLOCKS_BUFFER, step >= BLOCKS_BUFFERS,
+                    buffer, n, zero);
                 ptx_fence_shared(); /* products read through the other proxy */
                 ptx_arrive(BLOCKS_FULL + buffer, MPK_THREADS);
             }
@@ -216,8 +250,8 @@ MPK_FN blocks_operands blocks_find(const blocks_x &x, rt_u64 first_x, rt_u64 fir
  * read is given back, a stage is asked for, and what the next 64 read is looked for.  Then the
  * other half is issued.  At the meeting the products of the 64 before have ended in all warps. */
 template <int T, int N>
-MPK_FN void blocks_sum(const mpk_task &t, const blocks_x &x, const char *s_x, int steps, int step,
-                       int end, float (*sum)[N / 2])
+MPK_FN void blocks_sum_lot(const mpk_task &t, const blocks_x &x, const char *s_x, int steps,
+                           int step, int end, float (*sum)[N / 2])
 {
     const rt_u64 first_x = ptx_matrix_of_rows(s_x),
                  first_w = ptx_matrix(s_x + BLOCKS_STAGES, BLOCKS_GROUP);
@@ -313,7 +347,7 @@ MPK_FN void blocks_multiply_all(const mpk_task &t, const blocks_shape &s, const 
                     blocks_ask<T>(t, x, i);
             }
             __syncwarp();
-            blocks_sum<T, N>(t, x, s_x, steps, step, end, sum);
+            blocks_sum_lot<T, N>(t, x, s_x, steps, step, end, sum);
             step += steps;
             x.fill += (rt_u32)x.stages;
             tile_meet(); /* stages give way to sums */

@@ -5,8 +5,9 @@
  *
  * For the steps for which body_expert_tile.c is with bf16 weights.  In a step of 128 tokens
  * Qwen3-30B-A3B has 8 pairs an expert, so expert_stream passes most weights once: 3.4 instructions
- * each, dealt to eight warps.  This body takes 2.7, but four warps have all of them: no gain.  With
- * 256 tokens half of the experts have more than the 16 pairs that expert_stream takes at a time.
+ * each, dealt to eight warps.  This body takes 2.7 to 5.2, and four warps have all of them: no
+ * gain.  With 256 tokens half of the experts have more than the 16 pairs that expert_stream takes
+ * at a time, with 512 each has twice as many.
  *
  * An instance is a row of a table of shapes: that of body_expert_tile.c, and what is taken off
  * integers.  Each form of weights has code of its own.  Norms of x are operators of their own
@@ -90,6 +91,7 @@ const gen_body gen_body_expert_unpack = {.op = "expert_linear",
                                          .waits = true,
                                          .maps = true,
                                          .by_maps = true,
+                                         .long_boxes = true,
                                          .shares = true,
                                          .sends = true,
                                          .accepts = accepts,

@@ -37,24 +37,25 @@ gen_boxes gen_boxes_of_x(const ir_tensor *x, bool further)
 
 /* Weights in blocks (device/task/blocks_buffer.cuh): some pieces of 8 groups, or of two.  Rows are
  * whole slabs, and of experts end with their last piece. */
-static gen_boxes boxes_of_blocks(const gen_pack *p, bool few)
+static gen_boxes boxes_of_blocks(const gen_body *b, const gen_pack *p, bool few)
 {
     const uint64_t pieces = (uint64_t)p->padded_columns / RT_PIECE_COLUMNS,
                    bytes = pieces * (uint64_t)RT_PIECE_BYTES(p->form);
-    const int piece = TILE_BLOCKS_TOGETHER(p->form) * RT_PIECE_BYTES(p->form);
+    const int together =
+        b->long_boxes ? TILE_UNPACK_TOGETHER(p->form) : TILE_BLOCKS_TOGETHER(p->form);
     return (gen_boxes){.rows = (uint64_t)p->padded_rows / 8,
                        .columns = bytes / 8,
                        .stride_bytes = bytes,
                        .element_bytes = 8,
                        .box_rows = few ? 2 : TILE_GROUPS,
-                       .box_columns = (uint32_t)piece / 8};
+                       .box_columns = (uint32_t)(together * RT_PIECE_BYTES(p->form)) / 8};
 }
 
 /* A row of it is a group of 8 rows of weights. */
 gen_boxes gen_boxes_of_packed(const gen_body *b, const gen_pack *p, bool few)
 {
     if (p->form)
-        return boxes_of_blocks(p, few);
+        return boxes_of_blocks(b, p, few);
     const uint64_t columns = (uint64_t)p->padded_columns * TILE_BOX_WORDS;
     const bool is_long = b->long_boxes && !few;
     return (gen_boxes){.rows = (uint64_t)p->padded_rows / 8,

@@ -193,10 +193,11 @@ typedef struct gen_body {
     /* copies boxes of its first input and of its packed weights by tensor maps (rt_entry.maps),
      * which the host makes where it knows the addresses: gen_boxes_of_x, gen_boxes_of_packed */
     bool maps;
-    bool by_maps;    /* it has no other way to read them */
-    bool images;     /* its first input is images, of which it copies windows by such a map */
-    bool long_boxes; /* those of weights: half the groups, twice the columns */
-    uint32_t pages;  /* that it takes of a ring before it lets one go, if more than 2 */
+    bool by_maps; /* it has no other way to read them */
+    bool images;  /* its first input is images, of which it copies windows by such a map */
+    /* those of weights: half the groups, twice the columns; of weights in blocks more columns */
+    bool long_boxes;
+    uint32_t pages; /* that it takes of a ring before it lets one go, if more than 2 */
     /* its tasks may share a tile, a part of the columns each (rt_meeting) */
     bool parts;
     /* a task's box is its share of the operator's work: where it writes follows from data

@@ -34,8 +34,9 @@ enum {
     TILE_BLOCKS_SCRATCH = 4 * 16384 + 2 * 32768 + TILE_BLOCKS_TOKENS * 4
 };
 #define TILE_BLOCKS_TOGETHER(form) (RT_IS_BYTES(form) ? 1 : 2)
-/* The same of experts (expert_unpack.cuh): four stages; a plan of tiles, of which 12 have 128 pairs
- * each (expert_plan.cuh), biases and places of rows, 8 KB; the buffers. */
+/* The same of experts (expert_unpack.cuh), whose boxes fill a page with nibbles: four stages; a
+ * plan of 12 tiles of 128 pairs (expert_plan.cuh), biases and places of rows, 8 KB; buffers. */
+#define TILE_UNPACK_TOGETHER(form) (RT_IS_BYTES(form) ? 1 : 3)
 enum { TILE_UNPACK_SCRATCH = 4 * 16384 + 8192 + 2 * 32768 };
 
 enum {

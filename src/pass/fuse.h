@@ -114,13 +114,18 @@ static inline bool keeps_apart(const rewrite *w, const ir_tensor *x, ir_tensor_i
     return w->s->options->relaxed && x->dims[0] > STREAM_MOST_TOKENS && weight != IR_NONE &&
            is_in_blocks(tensor_of(w, weight));
 }
-/* The same of experts' weights: in steps that share them rows of x are copied as they are
- * (gen/body_expert_unpack.c). */
-static inline bool keeps_apart_of_experts(const rewrite *w, const ir_tensor *x, ir_tensor_id weight)
+/* Are experts in blocks shared, in steps of as many tokens as x has (gen/body_expert_unpack.c)?
+ * Beside the rings of JIT tasks there is no room for the body's scratch. */
+static inline bool shares_blocks(const rewrite *w, const ir_tensor *x)
 {
     const pass_options *o = w->s->options;
-    return o->relaxed && o->share_tokens && x->dims[0] > o->share_tokens &&
-           is_in_blocks(tensor_of(w, weight));
+    return o->share_tokens && x->dims[0] > o->share_tokens && o->launch != PASS_LAUNCH_PAPER &&
+           o->launch != PASS_LAUNCH_JIT;
+}
+/* As keeps_apart, of experts' weights: rows of x are copied as they are where these are shared. */
+static inline bool keeps_apart_of_experts(const rewrite *w, const ir_tensor *x, ir_tensor_id weight)
+{
+    return w->s->options->relaxed && is_in_blocks(tensor_of(w, weight)) && shares_blocks(w, x);
 }
 
 /* The plain rms_norm that makes t, or NULL. */

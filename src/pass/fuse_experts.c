@@ -105,8 +105,9 @@ static bool is_shared(const rewrite *w, const ir_op *op)
     const ir_tensor *x = tensor_of(w, rewrite_input(w, op, E_X)),
                     *weight = tensor_of(w, rewrite_input(w, op, E_W0));
     return x->rank == 3 && x->dtype == IR_BF16 &&
-           (weight->dtype == IR_BF16 || is_in_blocks(weight)) && x->dims[0] > o->share_tokens &&
-           weight->dims[0] <= MOST_EXPERTS && weight->dims[1] % 8 == 0 && weight->dims[2] % 8 == 0;
+           (weight->dtype == IR_BF16 || (is_in_blocks(weight) && shares_blocks(w, x))) &&
+           x->dims[0] > o->share_tokens && weight->dims[0] <= MOST_EXPERTS &&
+           weight->dims[1] % 8 == 0 && weight->dims[2] % 8 == 0;
 }
 
 /* Rule pairs for one expert_linear. */

@@ -166,6 +166,7 @@ static int set_up_devices(void **state)
     gather_streams(&hopper);
     gather_graphs(&hopper, pairs_graphs, sizeof pairs_graphs / sizeof *pairs_graphs, 250);
     gather_graphs(&hopper, blocks_prompts, sizeof blocks_prompts / sizeof *blocks_prompts, 290);
+    gather_graphs(&hopper, rows_products, sizeof rows_products / sizeof *rows_products, 320);
     gather_graphs(&hopper, block_products, sizeof block_products / sizeof *block_products, 350);
     gather_graphs(&hopper, block_windows, sizeof block_windows / sizeof *block_windows, 370);
     gather_graphs(&hopper, block_rows, sizeof block_rows / sizeof *block_rows, 390);

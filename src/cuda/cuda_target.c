@@ -25,6 +25,11 @@ enum {
     /* between, tasks of products are few rows of w and all of x, unless they share tiles */
     EVEN_OVER = 32,
     EVEN_UP_TO = 512,
+    /* From here on weights in blocks are unpacked once a step, which takes as long whatever its
+     * tokens: reading them and, as bf16, writing and reading them takes some 6.4 bytes of memory a
+     * weight.  linear_blocks takes one more pass over them for each 128 tokens instead, by
+     * measurement some 6 ms for 8 billion weights, and a step of 256 two of these (docs/gpu.md). */
+    UNPACK_TOKENS = 256,
     NORM_ELEMENTS = 1 << 24
 };
 /* Of a step with drafts: up to FEW_TOKENS a step takes little longer than one of a single token. */
@@ -177,6 +182,8 @@ static void tune(const target_device *d, const mpk_engine_options *o, uint32_t k
         to->even_up_to = EVEN_UP_TO;
     }
     /* maps of images name temporaries, and rings of JIT tasks are too short for boxes */
+    to->unpack_tokens =
+        groups && !to->n_degrees && to->launch != PASS_LAUNCH_JIT ? UNPACK_TOKENS : 0;
     to->flatten = groups && o->mode == MPK_MODE_CALLS && to->launch != PASS_LAUNCH_JIT;
     to->relaxed = true;
     to->whole_tiles = true;

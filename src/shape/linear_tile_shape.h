@@ -5,7 +5,8 @@
 #define SHAPE_LINEAR_TILE_SHAPE_H
 
 /* A box of x is TILE_BOX_TOKENS rows of TILE_BOX_COLUMNS columns in the 128-byte swizzle, one of w
- * the same columns of TILE_BOX_GROUPS packed groups: a page. */
+ * the same columns of TILE_BOX_GROUPS packed groups: a page.  Of w that is not packed, a temporary
+ * in rows as x, a box has as many rows in the swizzle of x. */
 enum {
     TILE_BOX_COLUMNS = 64,
     TILE_BOX_TOKENS = 64,

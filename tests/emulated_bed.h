@@ -400,7 +400,8 @@ static inline size_t split(bed *b, ir_box box, ir_box boxes[MOST_BOXES])
         b->op->def->axes(b->g, b->op, axes);
     boxes[0] = box;
     for (uint32_t axis = 0; axis < tensor(b, b->op->out[0])->rank; axis++) {
-        const int64_t unit = b->s->use->body->of_rows ? axes[axis].tile : axes[axis].grain;
+        const bool tiles = b->s->use && b->s->use->body->of_rows;
+        const int64_t unit = tiles ? axes[axis].tile : axes[axis].grain;
         for (size_t i = 0, before = n; unit > 0 && i < before && n < MOST_BOXES; i++) {
             int64_t lo = boxes[i].lo[axis], hi = boxes[i].hi[axis], steps = (hi - lo - 1) / unit;
             if (steps < 1 || next_random(b, 3) == 0)

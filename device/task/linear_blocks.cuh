@@ -18,7 +18,8 @@
  *
  *   page    up to 8 groups of 8 rows, 128 columns in bytes or 256 in nibbles, or of up to 4 groups
  *           twice as many; a pass of more groups has two pages a load
- *   buffer  N x 128 weights in bf16, in the 64-byte swizzle: the columns of a group together; two
+ *   buffer  N x 128 weights in bf16, in the 64-byte swizzle: the columns of a group together; two,
+ *           in the last four pages of the ring
  *   stage   of x, in the 128-byte swizzle: 128 tokens x 64 columns, or 64 x 128, as two boxes; four
  *
  * Between the warpgroups, for buffer b, by barriers that one arrives at and the other meets at:
@@ -28,6 +29,13 @@
  *
  * The unpackers run ahead over the steps of all lots and passes of the task; they alone take pages,
  * and release each for two warps.
+ *
+ * The kept pages, those that are buffers, are not scratch, so that other bodies of the kernel have
+ * them as pages.  The loader opens them for nothing whenever it comes by, and last at the end of
+ * the task.  Before the first step they are free: the scratch is the task's, so no warp reads them
+ * any more, and each unpacking warp has waited for all that was copied there before.  After the
+ * last step all warps meet, and only then release what the loader has opened last: so nothing is
+ * copied there while they are buffers.
  *
  * Cost of a step with N = 128 and T = 128: 16 products of 64 x 128 x 16, 1,024 cycles of the tensor
  * cores; 128 weights an unpacking lane, some 560 instructions of each of four warps; from L2 32 KB
@@ -52,22 +60,34 @@ struct blocks_shape {
     float zero; /* 128 and what the format takes off its integers */
 };
 
-/* Scratch, in bytes.  A warp's sums of 16 tokens, [token][TILE_ROW floats], take the place of
- * stages. */
+/* Scratch and buffers, in bytes.  A warp's sums of 16 tokens, [token][TILE_ROW floats], take the
+ * place of stages. */
 enum {
-    BLOCKS_STAGE = 16384, /* of x */
-    BLOCKS_STAGES = MPK_BOXES * BLOCKS_STAGE,
+    BLOCKS_STAGE = 16384,                      /* of x */
+    BLOCKS_FACTORS = MPK_BOXES * BLOCKS_STAGE, /* float[tokens] */
+    BLOCKS_SCRATCH = BLOCKS_FACTORS + TILE_BLOCKS_TOKENS * 4,
     BLOCKS_BUFFERS = 2,
     BLOCKS_BUFFER = 32768,
     BLOCKS_GROUP = RT_PIECE_COLUMNS * 16, /* of a buffer: bytes of 8 rows */
-    BLOCKS_FACTORS = BLOCKS_STAGES + BLOCKS_BUFFERS * BLOCKS_BUFFER, /* float[tokens] */
-    BLOCKS_SCRATCH = BLOCKS_FACTORS + TILE_BLOCKS_TOKENS * 4,
+    BLOCKS_KEPT = BLOCKS_BUFFERS * BLOCKS_BUFFER / MPK_PAGE_BYTES, /* pages */
     /* barriers; the warpgroups' own are 2 and 3 */
     BLOCKS_FULL = 4,
     BLOCKS_EMPTY = BLOCKS_FULL + BLOCKS_BUFFERS
 };
 static_assert(BLOCKS_SCRATCH == TILE_BLOCKS_SCRATCH,
               "the record asks for as much scratch as the body has");
+static_assert(MPK_LEAST_PAGES >= BLOCKS_KEPT + 2, "a load takes two pages besides the kept ones");
+
+/* Is the next page a kept one? */
+MPK_FN bool blocks_is_kept(const mpk_ring &r)
+{
+    return r.at >= r.n - BLOCKS_KEPT;
+}
+/* The buffers. */
+MPK_FN char *blocks_buffers(const mpk_ring &r)
+{
+    return mpk_s + (r.first + r.n - BLOCKS_KEPT) * MPK_PAGE_BYTES;
+}
 
 /* How a task is cut, the same for the loader and both warpgroups: passes over its groups of 8
  * packed rows, in each lots over its tokens.  It follows from the entry alone, but for how many
@@ -118,6 +138,14 @@ static_assert(TILE_GROUPS * RT_PIECE_BYTES(RT_BLOCKS_8) <= MPK_PAGE_BYTES &&
 
 /* ---- the loader's part ---- */
 
+/* All lanes: open pages for nothing up to the end of the ring. */
+MPK_FN void blocks_open_rest(mpk_load &l)
+{
+    do
+        load_open(&l, 0);
+    while (l.ring.at && !l.cancelled);
+}
+
 /* All lanes: a page of `groups` groups from `group` on, pieces from `piece` on; with times = 2, of
  * up to four groups, the next pieces, too, half a page on.  Whole boxes have 8 groups, others two
  * (rt_entry.maps). */
@@ -126,6 +154,8 @@ MPK_FN void blocks_load_page(mpk_load &l, const blocks_shape &s, int groups, int
 {
     const int together = TILE_BLOCKS_TOGETHER(s.form), words = RT_PIECE_BYTES(s.form) / 8,
               boxes = (groups + 1) / 2;
+    if (blocks_is_kept(l.ring))
+        blocks_open_rest(l);
     const bool whole = groups > TILE_GROUPS - 2;
     const rt_u32 box = (rt_u32)(2 * together * RT_PIECE_BYTES(s.form)), /* bytes, of two groups */
         page = l.ring.first + l.ring.at;
@@ -169,6 +199,7 @@ MPK_FN void linear_blocks_load(mpk_load &l, const blocks_shape &s)
                     blocks_load_page(l, s, q.groups - TILE_GROUPS, group + TILE_GROUPS, piece, 1);
             }
     }
+    blocks_open_rest(l);
     load_settle(l, in_flight);
 }
 
@@ -181,6 +212,36 @@ MPK_FN void blocks_release(rt_u32 page)
     ring_release(page);
 }
 
+/* An unpacking warp: the next page, after the kept ones if these are next. */
+MPK_FN const char *blocks_take_page(mpk_ring *ring, rt_u32 *page)
+{
+    while (blocks_is_kept(*ring)) {
+        ring_take(ring, page);
+        blocks_release(*page);
+    }
+    return ring_take(ring, page);
+}
+/* After its last load: the rest of the ring, of which it does not release what is kept. */
+MPK_FN void blocks_take_rest(mpk_ring *ring)
+{
+    rt_u32 page;
+    while (!blocks_is_kept(*ring)) {
+        ring_take(ring, &page);
+        blocks_release(page);
+    }
+    for (int i = 0; i < BLOCKS_KEPT; i++)
+        ring_take(ring, &page);
+}
+/* A multiplying warp: the ring after a task of n pages, as the unpackers leave it. */
+MPK_FN void blocks_skip(mpk_ring *ring, int n)
+{
+    const rt_u32 lap = ring->n - BLOCKS_KEPT, late = blocks_is_kept(*ring);
+    n += late ? 0 : (int)ring->at;
+    /* ends of the ring that it has passed: before the first page, between pages, at the end */
+    ring->parity ^= (late + ((rt_u32)n - 1) / lap + 1) & 1;
+    ring->at = 0;
+}
+
 /* A load as an unpacking warp sees it: its pages, and where the groups of each begin. */
 struct blocks_loaded {
     rt_u32 page[2];
@@ -188,9 +249,9 @@ struct blocks_loaded {
 };
 MPK_FN void blocks_take_load(const blocks_pass &q, mpk_ring *ring, blocks_loaded *l)
 {
-    l->at[0] = l->at[1] = ring_take(ring, &l->page[0]);
+    l->at[0] = l->at[1] = blocks_take_page(ring, &l->page[0]);
     if (q.pages > 1)
-        l->at[1] = ring_take(ring, &l->page[1]);
+        l->at[1] = blocks_take_page(ring, &l->page[1]);
     __syncwarp();
 }
 MPK_FN void blocks_give_back(const blocks_pass &q, const blocks_loaded &l)
@@ -283,9 +344,10 @@ MPK_FN void blocks_unpack(const blocks_pass &q, const blocks_loaded &l, int piec
 /* An unpacking warp: all steps of the task. */
 template <int FORM>
 MPK_FN void blocks_unpack_all(const mpk_task &t, const blocks_shape &s, const blocks_plan &p,
-                              char *s_buffers, mpk_ring *ring)
+                              mpk_ring *ring)
 {
     const int alive = blocks_alive(t, p);
+    char *s_buffers = blocks_buffers(*ring);
     const blocks_numbers n = blocks_constants(s.zero);
     /* bytes of RT_BLOCKS_8 have theirs off by n.zero */
     const float zero = FORM == RT_BLOCKS_8 ? 0 : s.zero;
@@ -310,6 +372,7 @@ MPK_FN void blocks_unpack_all(const mpk_task &t, const blocks_shape &s, const bl
             blocks_give_back(q, l);
         }
     }
+    blocks_take_rest(ring);
 }
 
 /* ---- those that multiply ---- */
@@ -393,11 +456,11 @@ MPK_FN blocks_operands blocks_find(const blocks_x &x, rt_u64 first_x, rt_u64 fir
  * read is given back, a stage is asked for, and what the next 64 read is looked for.  Then the
  * other half is issued.  At the meeting the products of the 64 before have ended in all warps. */
 template <int T, int N>
-MPK_FN void blocks_sum(const mpk_task &t, const blocks_x &x, const char *s_x, int steps, int step,
-                       int end, float (*sum)[N / 2])
+MPK_FN void blocks_sum_lot(const mpk_task &t, const blocks_x &x, const char *s_x, int steps,
+                           int step, int end, float (*sum)[N / 2])
 {
     const rt_u64 first_x = ptx_matrix_of_rows(s_x),
-                 first_w = ptx_matrix(s_x + BLOCKS_STAGES, BLOCKS_GROUP);
+                 first_w = ptx_matrix(blocks_buffers(*t.ring), BLOCKS_GROUP);
     const bool asks = mpk_thread() < 32;
     blocks_operands at = blocks_find<T>(x, first_x, first_w, step, 0);
     bool seen = false;
@@ -490,7 +553,7 @@ MPK_FN void blocks_multiply_all(const mpk_task &t, const blocks_shape &s, const 
                     blocks_ask<T>(t, x, i);
             }
             __syncwarp();
-            blocks_sum<T, N>(t, x, s_x, steps, step, end, sum);
+            blocks_sum_lot<T, N>(t, x, s_x, steps, step, end, sum);
             step += steps;
             x.fill += (rt_u32)x.stages;
             tile_meet(); /* stages give way to sums */
@@ -520,13 +583,13 @@ MPK_FN void linear_blocks(const mpk_task &t, const blocks_shape &s)
     char *s_x = mpk_s + (ptx_shared(t.s_scratch) - ptx_shared(mpk_s));
     if (mpk_thread() >= 128) {
         if (s.form == RT_BLOCKS_4)
-            blocks_unpack_all<RT_BLOCKS_4>(t, s, p, s_x + BLOCKS_STAGES, &ring);
+            blocks_unpack_all<RT_BLOCKS_4>(t, s, p, &ring);
         if (s.form == RT_BLOCKS_4K)
-            blocks_unpack_all<RT_BLOCKS_4K>(t, s, p, s_x + BLOCKS_STAGES, &ring);
+            blocks_unpack_all<RT_BLOCKS_4K>(t, s, p, &ring);
         if (s.form == RT_BLOCKS_8)
-            blocks_unpack_all<RT_BLOCKS_8>(t, s, p, s_x + BLOCKS_STAGES, &ring);
+            blocks_unpack_all<RT_BLOCKS_8>(t, s, p, &ring);
         if (s.form == RT_BLOCKS_8K)
-            blocks_unpack_all<RT_BLOCKS_8K>(t, s, p, s_x + BLOCKS_STAGES, &ring);
+            blocks_unpack_all<RT_BLOCKS_8K>(t, s, p, &ring);
     } else {
         blocks_run_if<TILE_BLOCKS_64, 64, 64>(t, s, p, s_x);
         blocks_run_if<TILE_BLOCKS_64 + 1, 64, 96>(t, s, p, s_x);
@@ -534,12 +597,16 @@ MPK_FN void linear_blocks(const mpk_task &t, const blocks_shape &s)
         blocks_run_if<TILE_BLOCKS_128, 128, 64>(t, s, p, s_x);
         blocks_run_if<TILE_BLOCKS_128 + 1, 128, 96>(t, s, p, s_x);
         blocks_run_if<TILE_BLOCKS_128 + 2, 128, 128>(t, s, p, s_x);
+        int pages = 0; /* of the task */
         for (int at = 0; at < p.groups; at += p.per_pass) {
             const blocks_pass q = blocks_pass_of(p, s, at);
-            ring_skip(&ring, p.lots * q.loads * q.pages);
+            pages += p.lots * q.loads * q.pages;
         }
+        blocks_skip(&ring, pages);
     }
-    mpk_sync(); /* all have read what lies in scratch */
+    mpk_sync(); /* all have read what lies in scratch and in kept pages */
+    for (rt_u32 i = ring.n - BLOCKS_KEPT; i < ring.n; i++)
+        ring_release(ring.first + i);
     *t.ring = ring;
 }
 

@@ -27,8 +27,8 @@ enum { TILE_BIASES = 256 };
 #define TILE_BEFORE_BIASES_OF(room) (2 * TILE_X_OF(room) + TILE_KEPT * 2 * 64 * 4)
 #define TILE_SCRATCH_OF(room) (TILE_BEFORE_BIASES_OF(room) + TILE_BIASES_OF(room))
 
-/* With weights in blocks (linear_blocks.cuh): tokens of a lot at most; scratch, four stages of x and
- * a factor for each token; pieces of 128 columns of each group that a box has. */
+/* With weights in blocks (linear_blocks.cuh): tokens of a lot at most; scratch: four stages of x
+ * and a factor for each token; pieces of 128 columns of each group that a box has. */
 enum { TILE_BLOCKS_TOKENS = 128, TILE_BLOCKS_SCRATCH = 4 * 16384 + TILE_BLOCKS_TOKENS * 4 };
 #define TILE_BLOCKS_TOGETHER(form) (RT_IS_BYTES(form) ? 1 : 2)
 

@@ -7,8 +7,9 @@
  *
  *   %y = linear(%x, %gate, %up) {glu = "silu"}
  *   -> %u = unpack(%gate, %up, _, %b) {paired = 1}       rows of gate and up in turn
- *      %g = slice(%u), %h = slice(%u)                    each second row
- *      %y = linear(%x, %g, %h) {glu = "silu"}
+ *      %v = whole(%u), %g = slice(%v), %h = slice(%v)    each second row
+ *      %z = whole(%x)
+ *      %y = linear(%z, %g, %h) {glu = "silu"}
  *
  * Nothing of the step is needed for that, so the order is free, and chosen for memory and time: the
  * weights of a product are unpacked in front of the product before it, where workers that have
@@ -17,6 +18,10 @@
  *
  *   product    a     b     c     d        of each its weights: A, B ...
  *   order      A B a C b D c E d ...      C waits for a, whose matrix A it may overwrite
+ *
+ * A product waits for its whole matrix (op/whole.c), since tasks that share a tile read the rows of
+ * each other's columns (gen/sharing.c); and for all of x, so that one event suffices: with one for
+ * each lot of x, every task that unpacks would have to trigger all of them.
  *
  * Products with a norm, a bias or an activation behind them stay as they are, and those that are
  * cut between fewer tokens: their weights are not read by boxes (gen/body_linear_tile.c).
@@ -87,6 +92,7 @@ static mpk_status replace(rewrite *w, ir_op_id op, const places *at, ir_tensor_i
     in[AFTER] = at->after;
     TRY(rewrite_add(w, early, "unpack", UNPACK_INPUTS, in,
                     (ir_set[]){{.name = "paired", .i = p.glu.n > 0}, {0}}, &made));
+    TRY(rewrite_add(w, early, "whole", 1, &made, NULL, &made));
     p.in[W0] = made;
     p.in[W0 + 1] = p.in[W0 + 2] = IR_NONE;
     if (p.glu.n) {
@@ -94,6 +100,7 @@ static mpk_status replace(rewrite *w, ir_op_id op, const places *at, ir_tensor_i
         TRY(add_rows(w, early, made, 1, &p.in[W0 + 1]));
     }
     p.n_weights = p.glu.n ? 2 : 1;
+    TRY(rewrite_add(w, key, "whole", 1, &p.in[X], NULL, &p.in[X]));
     TRY(fuse_add_linear(w, key, &p, out));
     rewrite_replace(w, old, *out);
     return MPK_OK;

@@ -131,10 +131,10 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
 }
 
 /* Sizes of the four graphs.  Those of peers end with 128 tokens, which take the bodies for many
- * tokens; those of prompts with 512, which run on a kernel of their own, and with 256, whose
- * attention is split between products of many tokens; those of streams with 128, whose attention is
- * split, and 256, where it is whole, or with 64 and 128; those of invariant models serve longer
- * contexts. */
+ * tokens; those of prompts with 512, which run on a kernel of their own and unpack weights in
+ * blocks apart from products, and with 256, whose attention is split between products of many
+ * tokens; those of streams with 128, whose attention is split, and 256, where it is whole, or with
+ * 64 and 128; those of invariant models serve longer contexts. */
 static const uint32_t *sizes_of(const item *it)
 {
     static const uint32_t usual[4] = {1, 8, 32, 64}, peers[4] = {1, 8, 32, 128},
@@ -189,6 +189,8 @@ mpk_status check_make_model(mpk_context *cx, const item *it, unit *u)
     fast.even_up_to = 256;
     if (it->blocks && checks->arch.features & GEN_WGMMA)
         fast.share_tokens = 128; /* experts are multiplied on warpgroups, as the target has it */
+    /* of prompts the larger graph alone */
+    fast.unpack_tokens = it->blocks && checks->arch.features & GEN_WGMMA ? 512 : 0;
     plain.n_draft_graphs = fast.n_draft_graphs = n_graphs - 4;
     if (it->n_peers) {
         fast.n_peers = it->n_peers;

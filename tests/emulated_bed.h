@@ -391,7 +391,7 @@ static inline void reorder_caches(bed *b, bool to_device)
 
 enum { MOST_BOXES = 24 };
 
-/* The box cut at random along each axis that may be cut. */
+/* The box cut at random along each axis that may be cut, where the body wants it between tiles. */
 static inline size_t split(bed *b, ir_box box, ir_box boxes[MOST_BOXES])
 {
     op_axis axes[IR_MAX_RANK] = {0};
@@ -399,16 +399,18 @@ static inline size_t split(bed *b, ir_box box, ir_box boxes[MOST_BOXES])
     if (b->op->def->axes)
         b->op->def->axes(b->g, b->op, axes);
     boxes[0] = box;
-    for (uint32_t axis = 0; axis < tensor(b, b->op->out[0])->rank; axis++)
-        for (size_t i = 0, before = n; axes[axis].grain > 0 && i < before && n < MOST_BOXES; i++) {
-            int64_t lo = boxes[i].lo[axis], hi = boxes[i].hi[axis],
-                    steps = (hi - lo - 1) / axes[axis].grain;
+    for (uint32_t axis = 0; axis < tensor(b, b->op->out[0])->rank; axis++) {
+        const bool tiles = b->s->use && b->s->use->body->of_rows;
+        const int64_t unit = tiles ? axes[axis].tile : axes[axis].grain;
+        for (size_t i = 0, before = n; unit > 0 && i < before && n < MOST_BOXES; i++) {
+            int64_t lo = boxes[i].lo[axis], hi = boxes[i].hi[axis], steps = (hi - lo - 1) / unit;
             if (steps < 1 || next_random(b, 3) == 0)
                 continue;
             boxes[n] = boxes[i];
             boxes[i].hi[axis] = boxes[n++].lo[axis] =
-                lo + axes[axis].grain * (1 + (int64_t)next_random(b, (uint64_t)steps));
+                lo + unit * (1 + (int64_t)next_random(b, (uint64_t)steps));
         }
+    }
     return n;
 }
 
@@ -600,8 +602,8 @@ static inline rt_map make_image_map(const gen_image *m, const void *at)
 /* maps: room for RT_MAPS. */
 static inline void make_maps(const bed *b, const void *packed, rt_map *maps, rt_entry *e)
 {
-    const gen_boxes w = gen_boxes_of_packed(b->s->use->body, &b->s->use->pack, false),
-                    few = gen_boxes_of_packed(b->s->use->body, &b->s->use->pack, true);
+    const gen_boxes w = gen_boxes_of_w(b->s->use->body, &b->s->use->pack, false),
+                    few = gen_boxes_of_w(b->s->use->body, &b->s->use->pack, true);
     const void *x = b->values.data[b->op->in[0]];
     if (b->s->use->body->images) {
         const gen_image image = gen_image_of(b->g, b->op);
@@ -610,6 +612,7 @@ static inline void make_maps(const bed *b, const void *packed, rt_map *maps, rt_
         const gen_boxes boxes = gen_boxes_of_x(tensor(b, b->op->in[0]), b->x);
         maps[0] = make_map(&boxes, x, b->x);
     }
+    packed = packed ? packed : b->values.data[b->op->in[1]];
     maps[1] = make_map(&w, packed, false);
     maps[2] = make_map(&few, packed, false);
     e->maps = (rt_u64)(uintptr_t)maps;

@@ -1,6 +1,6 @@
 /* model_bodies_test.c - which operators of whole models have generic bodies on a GPU, and which
  * bodies poll nothing: of models whose speed is measured, and of families by what sets them apart;
- * how linear attention ends; of mixtures whose weights stay in blocks.
+ * how linear attention ends; of models whose weights stay in blocks.
  */
 #include "check.h"
 #include "engine/engine.h"
@@ -34,7 +34,8 @@ static void list_slow(const ir_graph *g, uint32_t n_tokens, text *generic, text 
                             .n_tokens = n_tokens,
                             .n_workers = arch->n_sms,
                             .needs = arch->features,
-                            .halves = IR_BF16};
+                            .halves = IR_BF16,
+                            .maps = true};
         if (op->def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE)
             continue;
         const gen_body *body = gen_body_choose(&c, UINT32_MAX);
@@ -80,7 +81,8 @@ static const ir_graph *compile_with(arena *a, const model_config *config,
                             .share_tokens = 128,
                             .relaxed = true,
                             .whole_tiles = true,
-                            .logits = true};
+                            .logits = true,
+                            .unpack_tokens = 256};
     check_ok(&cx, model_build(&cx, a, config, &s, weights, &g));
     check_ok(&cx, pass_compile(&cx, a, &o, 1, &g, &n_tokens, &p));
     return p.graphs[0].ir;
@@ -315,6 +317,39 @@ static void mixtures_in_blocks_have_fast_bodies(void **state)
         }
 }
 
+/* Dense weights by the rules of a file's type: of few tokens products read blocks, of many a matrix
+ * that is unpacked once, four of each layer, and all of them have fast bodies. */
+static void blocks_are_unpacked_for_many_tokens(void **state)
+{
+    (void)state;
+    static const char *const mixes[] = {"q4_k_m", "q8_0", "q4_0"};
+    for (size_t i = 0; i < sizeof mixes / sizeof *mixes; i++)
+        for (size_t k = 0; k < STEPS; k++) {
+            mpk_context cx = {0};
+            arena a = {0};
+            text generic = {0}, counted = {0};
+            engine_dtypes d;
+            model_weights weights;
+            unsigned unpacked = 0;
+            engine_build b = {.device.target = &target_cuda,
+                              .options = {.keep_blocks = 1, .random_mix = mixes[i]}};
+            check_ok(&cx, load_open(&cx, "models/qwen3-8b", &b.model));
+            b.model.config.n_layers = 2;
+            check_ok(&cx, engine_find_dtypes(&cx, &a, &b, false, &d));
+            engine_weight_dtypes(&d, &weights);
+            const ir_graph *g = compile_with(&a, &b.model.config, &weights, step_tokens[k]);
+            for (size_t o = 0; o < g->ops.n; o++)
+                unpacked += strcmp(g->ops.at[o].def->name, "unpack") == 0;
+            assert_int_equal(unpacked, step_tokens[k] >= 256 ? 2 * 4 : 0);
+            list_slow(g, step_tokens[k], &generic, &counted);
+            assert_string_equal(text_str(&generic).at, " rope_table sample");
+            text_free(&generic);
+            text_free(&counted);
+            load_close(&b.model);
+            arena_free(&a);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -323,6 +358,7 @@ int main(void)
         cmocka_unit_test(families_have_fast_bodies),
         cmocka_unit_test(latents_have_fast_bodies),
         cmocka_unit_test(mixtures_in_blocks_have_fast_bodies),
+        cmocka_unit_test(blocks_are_unpacked_for_many_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

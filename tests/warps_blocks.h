@@ -1,5 +1,5 @@
-/* warps_blocks.h - products of many tokens with weights that stay in the blocks of a file, for
- * body_warps_test; those of few are in warps_graphs.h. */
+/* warps_blocks.h - products of many tokens with weights that stay in the blocks of a file, or that
+ * the step has unpacked, for body_warps_test; those of few are in warps_graphs.h. */
 #ifndef TESTS_WARPS_BLOCKS_H
 #define TESTS_WARPS_BLOCKS_H
 
@@ -36,6 +36,27 @@ static const char *const blocks_prompts[] = {
     X("96", "1280") B("g", "q4_k", "111", "1280") B(
         "u", "q4_k", "111",
         "1280") "const %n : f32[1280]\n%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\"}\n",
+};
+
+/* Products of whole lots of tokens with a matrix of rows, of which a gate and what it gates have
+ * every second one: one or two pages a step, the last of them whole, half or of a few rows;
+ * columns that are no multiple of a box. */
+#define ROWS(rows, columns) "input %w : bf16[" rows ", " columns "]\n"
+#define OF_ROWS(tokens, rows, columns)  \
+    X(tokens, columns)                  \
+    ROWS(rows, columns)                 \
+    "input %r : bf16[" tokens ", " rows \
+    "] live=tokens\n%y = linear(%x, %w, _, _, _, _, _, _, %r) {factor = 0.5}\n"
+#define OF_PAIRS(tokens, rows, columns)                                                \
+    X(tokens, columns)                                                                 \
+    ROWS(rows, columns)                                                                \
+    "%g = slice(%w) {starts = [0, 0], stops = [" rows ", " columns                     \
+    "], steps = [2, 1]}\n%u = slice(%w) {starts = [1, 0], stops = [" rows ", " columns \
+    "], steps = [2, 1]}\n%y = linear(%x, %g, %u) {glu = \"silu\"}\n"
+static const char *const rows_products[] = {
+    OF_ROWS("128", "264", "320"), OF_ROWS("256", "128", "512"),   OF_ROWS("384", "200", "72"),
+    OF_ROWS("128", "40", "1096"), OF_PAIRS("128", "528", "320"),  OF_PAIRS("256", "272", "256"),
+    OF_PAIRS("256", "80", "136"), OF_ROWS("128", "1104", "1096"),
 };
 
 #endif

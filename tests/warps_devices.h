@@ -168,6 +168,7 @@ static int set_up_devices(void **state)
     gather_graphs(&hopper, blocks_prompts, sizeof blocks_prompts / sizeof *blocks_prompts, 290);
     gather_graphs(&hopper, expert_unpack_graphs,
                   sizeof expert_unpack_graphs / sizeof *expert_unpack_graphs, 320);
+    gather_graphs(&hopper, rows_products, sizeof rows_products / sizeof *rows_products, 320);
     gather_graphs(&hopper, block_products, sizeof block_products / sizeof *block_products, 350);
     gather_graphs(&hopper, block_windows, sizeof block_windows / sizeof *block_windows, 370);
     gather_graphs(&hopper, block_rows, sizeof block_rows / sizeof *block_rows, 390);

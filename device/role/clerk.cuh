@@ -189,7 +189,7 @@ MPK_FN void clerk_count_peers(rt_u32 event, rt_u32 kind)
 }
 
 /* All lanes: the clerk's part of a step whose tasks are all AOT, task after task in the order of
- * the list.  Lane 0 polls and counts.  step: number of the step since the kernel began; ordinal:
+ * the list.  Lane 0 counts.  step: number of the step since the kernel began; ordinal:
  * tasks so far, moved on.  The list's last task is counted once the loader has finished the
  * list: a task that needs no pages does not wait for the loader, which must not read the next
  * step's data for this step. */
@@ -203,18 +203,17 @@ MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *ordinal)
         const rt_entry *e = &mpk_w.entries[slot];
         /* read before the slot is given back */
         const rt_u32 triggers = e->triggers, kind = e->trigger_kind, clears = e->clears;
-        if (lane == 0) {
-            if (!e->quiet)
-                mpk_poll(e->depends, e->needed);
-            /* releases to the body warps what the poll has acquired */
+        /* All lanes wait together: those that waited for one would slow its looks down. */
+        if (!e->quiet)
+            mpk_poll(e->depends, e->needed);
+        if (lane == 0) /* releases to the body warps what the poll has acquired */
             ptx_store_flag(&mpk_w.ready, *ordinal + 1);
-        }
         __syncwarp();
         /* This task's event follows all readers of this worker's carried words. */
         if (clears)
             clerk_clear();
+        mpk_await_written(*ordinal);
         if (lane == 0) {
-            mpk_await_written(*ordinal);
             /* not before: `written` counts no further than the entries */
             ptx_barrier_arrive(&mpk_w.entry_empty[slot]);
             while (i + 1 == list.last && (rt_i32)(ptx_load_flag(&mpk_w.loaded) - step) <= 0 &&

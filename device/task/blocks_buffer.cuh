@@ -8,7 +8,8 @@
  *
  *   page    some pieces of 128 columns of up to 8 groups of 8 rows; a pass of more groups has two
  *           pages a load
- *   buffer  128 x 128 weights in bf16: the columns of a group together; two
+ *   buffer  128 x 128 weights in bf16: the columns of a group together; two, which are the last
+ *           four pages of the ring
  *
  * Between the warpgroups, for buffer b, by barriers that one arrives at and the other meets at:
  *
@@ -16,6 +17,13 @@
  *   BLOCKS_EMPTY + b   the products that have read it have ended
  *
  * The unpackers alone take pages, and release each for two warps.
+ *
+ * The kept pages, those that are buffers, are not scratch, so that other bodies of the kernel have
+ * them as pages.  The loader opens them for nothing whenever it comes by, and last at the end of
+ * the task.  Before the first step they are free: the scratch is the task's, so no warp reads them
+ * any more, and each unpacking warp has waited for all that was copied there before.  After the
+ * last step all warps meet, and only then release what the loader has opened last: so nothing is
+ * copied there while they are buffers.
  *
  * Cost of a buffer: some 550 instructions of each of four warps with nibbles of K, 690 with bytes
  * of K, 360 of MXFP4.
@@ -33,6 +41,7 @@ enum {
     BLOCKS_BUFFERS = 2,
     BLOCKS_BUFFER = 32768,
     BLOCKS_GROUP = RT_PIECE_COLUMNS * 16, /* of a buffer: bytes of 8 rows */
+    BLOCKS_KEPT = BLOCKS_BUFFERS * BLOCKS_BUFFER / MPK_PAGE_BYTES, /* pages */
     /* barriers; the warpgroups' own are 2 and 3 */
     BLOCKS_FULL = 4,
     BLOCKS_EMPTY = BLOCKS_FULL + BLOCKS_BUFFERS
@@ -45,6 +54,46 @@ struct blocks_pass {
     int loads;  /* of all columns, of `pages` pages */
     int pages;
 };
+
+static_assert(MPK_LEAST_PAGES >= BLOCKS_KEPT + 2, "a load takes two pages besides the kept ones");
+
+/* Is the next page a kept one? */
+MPK_FN bool blocks_is_kept(const mpk_ring &r)
+{
+    return r.at >= r.n - BLOCKS_KEPT;
+}
+/* The buffers. */
+MPK_FN char *blocks_buffers(const mpk_ring &r)
+{
+    return mpk_s + (r.first + r.n - BLOCKS_KEPT) * MPK_PAGE_BYTES;
+}
+
+/* ---- the loader's part ---- */
+
+/* The leading thread: open pages for nothing up to the end of the ring; false: there is nothing to
+ * load for any more. */
+MPK_FN bool blocks_open_rest(mpk_load &l)
+{
+    do {
+        const rt_u32 page = load_alone(&l);
+        if (page == LOAD_OVER)
+            return false;
+        load_expect(page, 0);
+    } while (l.ring.at);
+    return true;
+}
+/* The leading thread: the next page for n_bytes, after the kept ones if these are next, or
+ * LOAD_OVER. */
+MPK_FN rt_u32 blocks_next_page(mpk_load &l, rt_u32 n_bytes)
+{
+    if (blocks_is_kept(l.ring) && !blocks_open_rest(l))
+        return LOAD_OVER;
+    const rt_u32 page = load_alone(&l);
+    if (page != LOAD_OVER)
+        load_expect(page, n_bytes);
+    return page;
+}
+
 /* ---- the unpackers ---- */
 
 /* A warp: this page has been read, by it and by one of those that multiply. */
@@ -54,6 +103,54 @@ MPK_FN void blocks_release(rt_u32 page)
     ring_release(page);
 }
 
+/* An unpacking warp: the next page, after the kept ones if these are next. */
+MPK_FN const char *blocks_take_page(mpk_ring *ring, rt_u32 *page)
+{
+    while (blocks_is_kept(*ring)) {
+        ring_take(ring, page);
+        blocks_release(*page);
+    }
+    return ring_take(ring, page);
+}
+/* A multiplying warp: step over n pages, as the unpackers take them. */
+MPK_FN void blocks_pass_by(mpk_ring *ring, int n)
+{
+    const rt_u32 lap = ring->n - BLOCKS_KEPT;
+    if (n <= 0)
+        return;
+    if (blocks_is_kept(*ring)) {
+        ring->at = 0;
+        ring->parity ^= 1;
+    }
+    const rt_u32 to = ring->at + (rt_u32)n, laps = (to - 1) / lap;
+    ring->at = to - laps * lap;
+    ring->parity ^= laps & 1;
+}
+
+/* All warps, when a task has taken its pages: step to the end of the ring, as blocks_open_rest has
+ * opened it, meet, and release the kept pages. */
+MPK_FN void blocks_end_task(const mpk_task &t)
+{
+    mpk_ring ring = *t.ring;
+    rt_u32 page;
+    const rt_u32 kept = ring.first + ring.n - BLOCKS_KEPT;
+    if (mpk_thread() >= 128) { /* the unpackers */
+        while (!blocks_is_kept(ring)) {
+            ring_take(&ring, &page);
+            blocks_release(page);
+        }
+        while (ring.at)
+            ring_take(&ring, &page);
+    } else {
+        ring.at = 0;
+        ring.parity ^= 1;
+    }
+    mpk_sync(); /* all have read what lies in scratch and in buffers */
+    for (rt_u32 i = 0; i < BLOCKS_KEPT; i++)
+        ring_release(kept + i);
+    *t.ring = ring;
+}
+
 /* A load as an unpacking warp sees it: its pages, and where the groups of each begin. */
 struct blocks_loaded {
     rt_u32 page[2];
@@ -61,9 +158,9 @@ struct blocks_loaded {
 };
 MPK_FN void blocks_take_load(const blocks_pass &q, mpk_ring *ring, blocks_loaded *l)
 {
-    l->at[0] = l->at[1] = ring_take(ring, &l->page[0]);
+    l->at[0] = l->at[1] = blocks_take_page(ring, &l->page[0]);
     if (q.pages > 1)
-        l->at[1] = ring_take(ring, &l->page[1]);
+        l->at[1] = blocks_take_page(ring, &l->page[1]);
     __syncwarp();
 }
 MPK_FN void blocks_give_back(const blocks_pass &q, const blocks_loaded &l)

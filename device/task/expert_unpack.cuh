@@ -67,12 +67,11 @@ enum {
     EXPERT_UNPACK_AHEAD = 2,                  /* stages requested ahead */
     EXPERT_UNPACK_BIAS = EXPERT_TILE_SCRATCH, /* float[128]: of a pass's packed rows, with ENDS */
     EXPERT_UNPACK_FROM = EXPERT_UNPACK_BIAS + EXPERT_UNPACK_ROWS * 4, /* u32[128] bytes in x */
-    EXPERT_UNPACK_BUFFERS = (EXPERT_UNPACK_FROM + EXPERT_TILE_PAIRS * 4 + 1023) / 1024 * 1024,
-    EXPERT_UNPACK_END = EXPERT_UNPACK_BUFFERS + BLOCKS_BUFFERS * BLOCKS_BUFFER
+    EXPERT_UNPACK_END = EXPERT_UNPACK_FROM + EXPERT_TILE_PAIRS * 4
 };
 static_assert((int)EXPERT_UNPACK_STAGES * BLOCKS_STAGE <= (int)EXPERT_TILE_SCALES,
               "stages end before the factors");
-static_assert((int)EXPERT_UNPACK_END == TILE_UNPACK_SCRATCH,
+static_assert((int)EXPERT_UNPACK_END <= TILE_UNPACK_SCRATCH,
               "the record asks for as much scratch as the body has");
 
 /* The scratch.  Written with mpk_s instead of t.s_scratch, so that the compiler knows it as shared
@@ -111,28 +110,54 @@ template <int FORM> MPK_FN rt_u32 expert_unpack_bytes(const expert_tile_shape &s
     return (rt_u32)(expert_unpack_steps(s) * RT_PIECE_BYTES(FORM));
 }
 
-/* All lanes: a page, which is a box: pieces from `piece` on of 8 groups from `group` on. */
-template <int FORM> MPK_FN void expert_unpack_load_page(mpk_load &l, int group, int piece)
+/* The leading thread: a page, which is a box: pieces from `piece` on of 8 groups from `group` on.
+ * false: there is nothing to load for any more. */
+template <int FORM> MPK_FN bool expert_unpack_load_page(mpk_load &l, int group, int piece)
 {
     constexpr int BYTES = TILE_UNPACK_TOGETHER(FORM) * TILE_GROUPS * RT_PIECE_BYTES(FORM);
-    const rt_u32 page = l.ring.first + l.ring.at;
-    if (load_open(&l, BYTES) && ptx_elect())
-        ptx_copy_box(l.s_pages + page * MPK_PAGE_BYTES, (const rt_map *)l.e->maps + 1,
-                     piece * (RT_PIECE_BYTES(FORM) / 8), group, &mpk_w.full[page]);
-    __syncwarp();
+    const rt_u32 page = blocks_next_page(l, BYTES);
+    if (page == LOAD_OVER)
+        return false;
+    ptx_copy_box(l.s_pages + page * MPK_PAGE_BYTES, (const rt_map *)l.e->maps + 1,
+                 piece * (RT_PIECE_BYTES(FORM) / 8), group, &mpk_w.full[page]);
+    return true;
 }
 
+/* The leading thread: the pages of a tile. */
+template <int FORM>
+MPK_FN void expert_unpack_load_pages(mpk_load &l, const blocks_pass &q, int group)
+{
+#pragma unroll 1
+    for (int load = 0; load < q.loads; load++)
+        for (int i = 0; i < q.pages; i++)
+            if (!expert_unpack_load_page<FORM>(l, group + i * TILE_GROUPS,
+                                               load * TILE_UNPACK_TOGETHER(FORM)))
+                return;
+}
 /* All lanes: the pages of the tile that begins with packed group `group` of all experts. */
 template <int FORM>
 MPK_FN void expert_unpack_load_tile(mpk_load &l, const expert_tile_shape &s, rt_u32 group)
 {
-    constexpr int TOGETHER = TILE_UNPACK_TOGETHER(FORM);
-    const blocks_pass q =
-        expert_unpack_pass<FORM>(s, group % (rt_u32)s.groups / EXPERT_UNPACK_GROUPS);
-#pragma unroll 1
-    for (int load = 0; load < q.loads && !l.cancelled; load++)
-        for (int i = 0; i < q.pages; i++)
-            expert_unpack_load_page<FORM>(l, (int)group + i * TILE_GROUPS, load * TOGETHER);
+    if (l.cancelled)
+        return;
+    if (load_leads()) {
+        expert_unpack_load_pages<FORM>(
+            l, expert_unpack_pass<FORM>(s, group % (rt_u32)s.groups / EXPERT_UNPACK_GROUPS),
+            (int)group);
+        load_tell(&l);
+    }
+    load_follow(&l);
+}
+/* All lanes, at the end of a task. */
+MPK_FN void expert_unpack_load_end(mpk_load &l)
+{
+    if (l.cancelled)
+        return;
+    if (load_leads()) {
+        blocks_open_rest(l);
+        load_tell(&l);
+    }
+    load_follow(&l);
 }
 
 /* The loader's part of a task, of experts without and with ENDS. */
@@ -140,11 +165,13 @@ template <int FORM> MPK_FN void expert_unpack_load(mpk_load &l, const expert_unp
 {
     expert_tile_load_all<EXPERT_UNPACK_GROUPS, expert_tile_shape, expert_unpack_bytes<FORM>,
                          expert_unpack_load_tile<FORM>>(l, u.s, u.s);
+    expert_unpack_load_end(l);
 }
 template <int FORM> MPK_FN void expert_unpack_load(mpk_load &l, const expert_unpack_ends_shape &u)
 {
     expert_tile_load_all<EXPERT_UNPACK_GROUPS, expert_tile_shape, expert_unpack_bytes<FORM>,
                          expert_unpack_load_tile<FORM>>(l, u.e.s, u.e.s);
+    expert_unpack_load_end(l);
 }
 
 /* ---- the unpackers ---- */
@@ -161,7 +188,7 @@ MPK_FN void expert_unpack_all(const mpk_task &t, const expert_tile_shape &s, flo
                               mpk_ring *ring)
 {
     constexpr int TOGETHER = TILE_UNPACK_TOGETHER(FORM);
-    char *s_buffers = expert_unpack_scratch() + EXPERT_UNPACK_BUFFERS;
+    char *s_buffers = blocks_buffers(*ring);
     const blocks_numbers numbers = blocks_constants(zero);
     /* bytes of RT_BLOCKS_8 have theirs off by numbers.zero */
     const float less = FORM == RT_BLOCKS_8 ? 0 : zero;
@@ -241,14 +268,13 @@ template <int T> MPK_FN void expert_unpack_ask(const expert_unpack_copy &c, int 
  * i + 2 takes its place.  The fence waits for this thread's copies in flight, those of stage i + 1,
  * which were requested a stage ago. */
 template <int T>
-MPK_FN void expert_unpack_columns(const expert_unpack_copy &c, int steps, int step, int left,
-                                  float (*sum)[EXPERT_UNPACK_ROWS / 2])
+MPK_FN void expert_unpack_columns(const expert_unpack_copy &c, const char *s_buffers, int steps,
+                                  int step, int left, float (*sum)[EXPERT_UNPACK_ROWS / 2])
 {
     constexpr int OF_STEP = T / 64;                             /* stages */
     const int stages = (int)ptx_own((rt_u32)(steps * OF_STEP)); /* not the spilled number */
     const rt_u64 first_x = ptx_matrix_of_rows(expert_unpack_scratch()),
-                 first_w =
-                     ptx_matrix(expert_unpack_scratch() + EXPERT_UNPACK_BUFFERS, BLOCKS_GROUP);
+                 first_w = ptx_matrix(s_buffers, BLOCKS_GROUP);
 #pragma unroll
     for (int i = 0; i < EXPERT_UNPACK_AHEAD; i++)
         expert_unpack_ask<T>(c, i, stages);
@@ -306,7 +332,7 @@ MPK_FN void expert_unpack_run(const mpk_task &t, const expert_tile_shape &s,
 #pragma unroll
         for (int i = 0; i < EXPERT_UNPACK_ROWS / 2; i++)
             sum[m][i] = 0;
-    expert_unpack_columns<T>(c, expert_unpack_steps(s), step, left, sum);
+    expert_unpack_columns<T>(c, blocks_buffers(*t.ring), expert_unpack_steps(s), step, left, sum);
     if (ENDS)
         s_bias[mpk_thread()] = bias[0];
     tile_meet(); /* stages of x give way to sums */
@@ -344,7 +370,7 @@ MPK_FN void expert_unpack_multiply_all(const mpk_task &t, const expert_tile_shap
             expert_unpack_run<128, ENDS>(t, s, tile, k, step, left);
         else
             expert_unpack_run<64, ENDS>(t, s, tile, k, step, left);
-        ring_skip(ring, q.loads * q.pages);
+        blocks_pass_by(ring, q.loads * q.pages);
     }
 }
 
@@ -367,12 +393,14 @@ template <int FORM> MPK_FN void expert_unpack(const mpk_task &t, const expert_un
     typedef expert_unpack_use<FORM, 0> use;
     expert_tile_all<EXPERT_UNPACK_GROUPS, use, expert_unpack_work_off<FORM, 0>>(t, u.s,
                                                                                 {u.s, u.zero});
+    blocks_end_task(t);
 }
 template <int FORM> MPK_FN void expert_unpack(const mpk_task &t, const expert_unpack_ends_shape &u)
 {
     typedef expert_unpack_use<FORM, 1> use;
     expert_tile_all<EXPERT_UNPACK_GROUPS, use, expert_unpack_work_off<FORM, 1>>(t, u.e.s,
                                                                                 {u.e.s, u.zero});
+    blocks_end_task(t);
 }
 
 #endif

@@ -42,11 +42,10 @@ struct blocks_shape {
     float zero; /* 128 and what the format takes off its integers */
 };
 
-/* Scratch, in bytes.  A warp's sums of 16 tokens, [token][TILE_ROW floats], take the place of
- * stages. */
+/* Scratch, in bytes: stages of x and what follows.  A warp's sums of 16 tokens, [token][TILE_ROW
+ * floats], take the place of stages. */
 enum {
-    BLOCKS_STAGES = MPK_BOXES * BLOCKS_STAGE,
-    BLOCKS_FACTORS = BLOCKS_STAGES + BLOCKS_BUFFERS * BLOCKS_BUFFER, /* float[tokens] */
+    BLOCKS_FACTORS = MPK_BOXES * BLOCKS_STAGE, /* float[tokens] */
     BLOCKS_SCRATCH = BLOCKS_FACTORS + TILE_BLOCKS_TOKENS * 4
 };
 static_assert(BLOCKS_SCRATCH == TILE_BLOCKS_SCRATCH,
@@ -95,42 +94,37 @@ static_assert(TILE_GROUPS * RT_PIECE_BYTES(RT_BLOCKS_8) <= MPK_PAGE_BYTES &&
 
 /* ---- the loader's part ---- */
 
-/* All lanes: a page of `groups` groups from `group` on, pieces from `piece` on; with times = 2, of
- * up to four groups, the next pieces, too, half a page on.  Whole boxes have 8 groups, others two
- * (rt_entry.maps). */
-MPK_FN void blocks_load_page(mpk_load &l, const blocks_shape &s, int groups, int group, int piece,
+/* The leading thread: a page of `groups` groups from `group` on, pieces from `piece` on; with times
+ * = 2, of up to four groups, the next pieces, too, half a page on.  Whole boxes have 8 groups,
+ * others two (rt_entry.maps).  false: there is nothing to load for any more. */
+MPK_FN bool blocks_load_page(mpk_load &l, const blocks_shape &s, int groups, int group, int piece,
                              int times)
 {
     const int together = TILE_BLOCKS_TOGETHER(s.form), words = RT_PIECE_BYTES(s.form) / 8,
               boxes = (groups + 1) / 2;
     const bool whole = groups > TILE_GROUPS - 2;
     const rt_u32 box = (rt_u32)(2 * together * RT_PIECE_BYTES(s.form)), /* bytes, of two groups */
-        page = l.ring.first + l.ring.at;
+        page = blocks_next_page(l, (rt_u32)(whole ? TILE_GROUPS / 2 : times * boxes) * box);
     const rt_map *maps = (const rt_map *)l.e->maps;
-    if (!load_open(&l, (rt_u32)(whole ? TILE_GROUPS / 2 : times * boxes) * box))
-        return;
-    if (ptx_elect()) {
-        const rt_u32 to = l.s_pages + page * MPK_PAGE_BYTES;
-        if (whole)
-            ptx_copy_box(to, &maps[1], piece * words, group, &mpk_w.full[page]);
-        for (int i = 0; i < times * boxes && !whole; i++) {
-            const int k = i >= boxes; /* the next pieces */
-            ptx_copy_box(to + (rt_u32)(i - k * boxes + k * (TILE_GROUPS / 4)) * box, &maps[2],
-                         (piece + k * together) * words, group + (i - k * boxes) * 2,
-                         &mpk_w.full[page]);
-        }
+    if (page == LOAD_OVER)
+        return false;
+    const rt_u32 to = l.s_pages + page * MPK_PAGE_BYTES;
+    if (whole)
+        ptx_copy_box(to, &maps[1], piece * words, group, &mpk_w.full[page]);
+    for (int i = 0; i < times * boxes && !whole; i++) {
+        const int k = i >= boxes; /* the next pieces */
+        ptx_copy_box(to + (rt_u32)(i - k * boxes + k * (TILE_GROUPS / 4)) * box, &maps[2],
+                     (piece + k * together) * words, group + (i - k * boxes) * 2,
+                     &mpk_w.full[page]);
     }
-    __syncwarp();
+    return true;
 }
 
-/* The loader: the pages of each pass, once for each lot, since they are unpacked anew for each.
- * The whole ring may be in flight meanwhile (load_settle sets the number back), as in
- * linear_tile_load. */
-MPK_FN void linear_blocks_load(mpk_load &l, const blocks_shape &s)
+/* The leading thread: the pages of each pass, once for each lot, since they are unpacked anew for
+ * each. */
+MPK_FN void blocks_load_all(mpk_load &l, const blocks_shape &s)
 {
     const blocks_plan p = blocks_plan_of(l.e, s.tile); /* the body makes the same */
-    const rt_u32 in_flight = l.in_flight;
-    l.in_flight = l.ring.n;
 #pragma unroll 1
     for (int at = 0; at < p.groups; at += p.per_pass) {
         const blocks_pass q = blocks_pass_of(p, s, at);
@@ -139,13 +133,28 @@ MPK_FN void linear_blocks_load(mpk_load &l, const blocks_shape &s)
 #pragma unroll 1
         for (int lot = 0; lot < p.lots; lot++)
 #pragma unroll 1
-            for (int piece = 0; piece < end && !l.cancelled; piece += 1 << q.shift) {
-                blocks_load_page(l, s, mpk_smaller(q.groups, (int)TILE_GROUPS), group, piece,
-                                 times);
-                if (q.pages > 1)
-                    blocks_load_page(l, s, q.groups - TILE_GROUPS, group + TILE_GROUPS, piece, 1);
+            for (int piece = 0; piece < end; piece += 1 << q.shift) {
+                if (!blocks_load_page(l, s, mpk_smaller(q.groups, (int)TILE_GROUPS), group, piece,
+                                      times))
+                    return;
+                if (q.pages > 1 &&
+                    !blocks_load_page(l, s, q.groups - TILE_GROUPS, group + TILE_GROUPS, piece, 1))
+                    return;
             }
     }
+    blocks_open_rest(l);
+}
+/* The loader.  The whole ring may be in flight meanwhile (load_settle sets the number back), as in
+ * linear_tile_load. */
+MPK_FN void linear_blocks_load(mpk_load &l, const blocks_shape &s)
+{
+    const rt_u32 in_flight = l.in_flight;
+    l.in_flight = l.ring.n;
+    if (load_leads()) {
+        blocks_load_all(l, s);
+        load_tell(&l);
+    }
+    load_follow(&l);
     load_settle(l, in_flight);
 }
 
@@ -154,9 +163,10 @@ MPK_FN void linear_blocks_load(mpk_load &l, const blocks_shape &s)
 /* An unpacking warp: all steps of the task. */
 template <int FORM>
 MPK_FN void blocks_unpack_all(const mpk_task &t, const blocks_shape &s, const blocks_plan &p,
-                              char *s_buffers, mpk_ring *ring)
+                              mpk_ring *ring)
 {
     const int alive = blocks_alive(t, p);
+    char *s_buffers = blocks_buffers(*ring);
     const blocks_numbers n = blocks_constants(s.zero);
     /* bytes of RT_BLOCKS_8 have theirs off by n.zero */
     const float zero = FORM == RT_BLOCKS_8 ? 0 : s.zero;
@@ -254,7 +264,7 @@ MPK_FN void blocks_sum_lot(const mpk_task &t, const blocks_x &x, const char *s_x
                            int step, int end, float (*sum)[N / 2])
 {
     const rt_u64 first_x = ptx_matrix_of_rows(s_x),
-                 first_w = ptx_matrix(s_x + BLOCKS_STAGES, BLOCKS_GROUP);
+                 first_w = ptx_matrix(blocks_buffers(*t.ring), BLOCKS_GROUP);
     const bool asks = mpk_thread() < 32;
     blocks_operands at = blocks_find<T>(x, first_x, first_w, step, 0);
     bool seen = false;
@@ -377,13 +387,13 @@ MPK_FN void linear_blocks(const mpk_task &t, const blocks_shape &s)
     char *s_x = mpk_s + (ptx_shared(t.s_scratch) - ptx_shared(mpk_s));
     if (mpk_thread() >= 128) {
         if (s.form == RT_BLOCKS_4)
-            blocks_unpack_all<RT_BLOCKS_4>(t, s, p, s_x + BLOCKS_STAGES, &ring);
+            blocks_unpack_all<RT_BLOCKS_4>(t, s, p, &ring);
         if (s.form == RT_BLOCKS_4K)
-            blocks_unpack_all<RT_BLOCKS_4K>(t, s, p, s_x + BLOCKS_STAGES, &ring);
+            blocks_unpack_all<RT_BLOCKS_4K>(t, s, p, &ring);
         if (s.form == RT_BLOCKS_8)
-            blocks_unpack_all<RT_BLOCKS_8>(t, s, p, s_x + BLOCKS_STAGES, &ring);
+            blocks_unpack_all<RT_BLOCKS_8>(t, s, p, &ring);
         if (s.form == RT_BLOCKS_8K)
-            blocks_unpack_all<RT_BLOCKS_8K>(t, s, p, s_x + BLOCKS_STAGES, &ring);
+            blocks_unpack_all<RT_BLOCKS_8K>(t, s, p, &ring);
     } else {
         blocks_run_if<TILE_BLOCKS_64, 64, 64>(t, s, p, s_x);
         blocks_run_if<TILE_BLOCKS_64 + 1, 64, 96>(t, s, p, s_x);
@@ -393,11 +403,11 @@ MPK_FN void linear_blocks(const mpk_task &t, const blocks_shape &s)
         blocks_run_if<TILE_BLOCKS_128 + 2, 128, 128>(t, s, p, s_x);
         for (int at = 0; at < p.groups; at += p.per_pass) {
             const blocks_pass q = blocks_pass_of(p, s, at);
-            ring_skip(&ring, p.lots * q.loads * q.pages);
+            blocks_pass_by(&ring, p.lots * q.loads * q.pages);
         }
     }
-    mpk_sync(); /* all have read what lies in scratch */
     *t.ring = ring;
+    blocks_end_task(t);
 }
 
 #endif

@@ -18,6 +18,7 @@
  *
  *   warpgroup        x: 64 tokens x 64 columns, 128-byte swizzle         8 KB, 4 stages
  *   both             w: 128 or 256 rows x 64 columns, 64-byte swizzle    1 or 2 pages
+ *                    (in the 128-byte swizzle of x, if w is not packed)
  *   step i           look for w and x of step i + 1; give the products of step i; wait for those
  *                    of step i - 1; release their pages; wait for w and x, mostly seen
  *
@@ -45,7 +46,8 @@
 struct box_lot {
     rt_u32 fill; /* of the first step */
     int steps;
-    bool sums; /* of x are to be made */
+    bool sums;    /* of x are to be made */
+    bool of_rows; /* w is not packed */
 };
 
 /* The stage of fill `fill`: 64 tokens in rows of 128 bytes. */
@@ -144,13 +146,15 @@ MPK_FN box_operands box_operands_at(const box_operands &first, rt_u32 page, rt_u
 }
 
 /* The products of a step: four of 16 columns each, whose operands follow each other within the
- * swizzled rows.  high: the high words of the descriptors, which are constants. */
-template <int N> MPK_FN void box_give(const box_operands &o, const box_operands &high, float *sum)
+ * swizzled rows.  high: the high words of the descriptors; half: as in tile_in_w. */
+template <int N>
+MPK_FN void box_give(const box_operands &o, const box_operands &high, float *sum,
+                     rt_u32 half = TILE_HALF_OF_W)
 {
 #pragma unroll
     for (int k = 0; k < TILE_BOX_COLUMNS / 16; k++)
         halves_group_multiply<N>(sum, (rt_u64)high.x << 32 | (o.x + 2 * (rt_u32)k),
-                                 (rt_u64)high.w << 32 | (o.w + tile_in_w(k)));
+                                 (rt_u64)high.w << 32 | (o.w + tile_in_w(k, half)));
 }
 
 /* A stage of x in rows of 64 columns; STRIDE bytes from a group of w to the next. */
@@ -196,8 +200,10 @@ MPK_FN void box_columns(const box_lot &b, int skip, mpk_ring *ring, float *sum, 
 {
     constexpr int PAGES = N > 128 ? 2 : 1;
     constexpr bool EARLY = M < 192; /* products are over before a look after them answers */
+    const char *s_w = mpk_s + skip * TILE_BOX_BYTES;
     const rt_u64 first_x = ptx_matrix_of_rows(box_scratch()),
-                 first_w = ptx_matrix(mpk_s + skip * TILE_BOX_BYTES, TILE_BOX_BYTES);
+                 first_w = b.of_rows ? ptx_matrix_of_rows(s_w) : ptx_matrix(s_w, TILE_BOX_BYTES);
+    const rt_u32 half = b.of_rows ? TILE_HALF_OF_ROWS : TILE_HALF_OF_W;
     const box_operands first = {ptx_keep((rt_u32)first_x), (rt_u32)first_w},
                        high = {(rt_u32)(first_x >> 32), (rt_u32)(first_w >> 32)};
     const bool arrives =
@@ -217,7 +223,7 @@ MPK_FN void box_columns(const box_lot &b, int skip, mpk_ring *ring, float *sum, 
         const bool goes_on = step + 1 < b.steps;
         bool seen = !goes_on || (EARLY && box_look<PAGES>(*ring, x));
         ptx_group_begin();
-        box_give<M>(o, high, sum);
+        box_give<M>(o, high, sum, half);
         ptx_group_commit();
         o = next;
         /* x is summed from the stage while the tensor cores read it too */
@@ -295,7 +301,8 @@ MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, r
 /* A lot; anew: its factors are to be found. */
 MPK_FN box_lot box_lot_of(const mpk_task &t, const tile_shape &s, const tile_pass &q, bool anew)
 {
-    return {mpk_w.box_fills[mpk_thread() / 128], q.steps, anew && s.norm && !squares_are_summed(t)};
+    return {mpk_w.box_fills[mpk_thread() / 128], q.steps, anew && s.norm && !squares_are_summed(t),
+            tile_is_of_rows(t.e)};
 }
 
 static_assert(MPK_BOXES == 4, "a warp of the warpgroup for each stage");

@@ -76,9 +76,10 @@ template <int PAGES> MPK_FN bool box_is_odd(const mpk_ring &ring)
 /* The pages of w of a pass, in one lot. */
 struct box_asker_w {
     const rt_map *first,
-        *last;         /* maps of the step's first page and of its last, which may be half */
-    rt_u32 bytes;      /* of a step */
-    int column, group; /* in the map: of the first step */
+        *last;       /* maps of the step's first page and of its last, which may be half */
+    rt_u32 bytes;    /* of a step */
+    int column, row; /* in the map: of the first step */
+    int per_step, rows_of_box; /* columns and rows of the map */
 };
 
 /* Of up to 8 groups in the last page half a box is wanted. */
@@ -87,8 +88,17 @@ MPK_FN box_asker_w box_asker_w_of(const mpk_load &l, const tile_pass &q, int gro
 {
     const bool half = q.groups <= TILE_BOX_GROUPS * PAGES - TILE_BOX_GROUPS / 2;
     const rt_map *maps = (const rt_map *)l.e->maps + 1;
-    return {maps, maps + half, (rt_u32)(MPK_PAGE_BYTES * PAGES - (half ? MPK_PAGE_BYTES / 2 : 0)),
-            q.begin * (TILE_BOX_COLUMNS * TILE_BOX_WORDS), group};
+    /* packed, a row of the map is a group, and an element a word of it */
+    const bool rows = tile_is_of_rows(l.e);
+    const int of_group = rows ? 8 : 1,
+              per_step = rows ? (int)TILE_BOX_COLUMNS : TILE_BOX_COLUMNS * TILE_BOX_WORDS;
+    return {maps,
+            maps + half,
+            (rt_u32)(MPK_PAGE_BYTES * PAGES - (half ? MPK_PAGE_BYTES / 2 : 0)),
+            q.begin * per_step,
+            group * of_group,
+            per_step,
+            TILE_BOX_GROUPS * of_group};
 }
 
 /* The asking lane: w of a step, to pages that are empty, from place `at` of the ring on.  The last
@@ -98,15 +108,15 @@ template <int PAGES>
 MPK_FN void box_ask_w(const mpk_load &l, const box_asker_w &w, int step, rt_u32 at)
 {
     const rt_u32 page = l.ring.first + at, to = l.s_pages + page * MPK_PAGE_BYTES;
-    const int column = w.column + step * (TILE_BOX_COLUMNS * TILE_BOX_WORDS);
+    const int column = w.column + step * w.per_step;
     rt_u64 *full = &mpk_w.full[page + PAGES - 1];
     if (PAGES == 2)
         load_expect(page, 0);
     ptx_barrier_expect(full, w.bytes);
     if (PAGES == 2)
-        ptx_copy_box(to, w.first, column, w.group, full);
+        ptx_copy_box(to, w.first, column, w.row, full);
     ptx_copy_box(to + (PAGES - 1) * MPK_PAGE_BYTES, w.last, column,
-                 w.group + (PAGES - 1) * TILE_BOX_GROUPS, full);
+                 w.row + (PAGES - 1) * w.rows_of_box, full);
 }
 
 /* What the asking lane needs for boxes of x.  fill counts the stages of the worker, as bodies count

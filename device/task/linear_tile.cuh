@@ -132,11 +132,13 @@ MPK_FN void tile_load_thin(mpk_load &l, const tile_plan &p, const tile_shape &s,
 /* The loader's part of a task, as the plan has it: pass, lot, step, as the body takes them; each
  * further lot brings the pass's weights again, from L2.  Small copies want more pages in flight
  * than the tuned number, and there are no polls that they could delay; load_settle sets the number
- * back. */
+ * back.  Weights that the step makes are there once the event has come. */
 MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
 {
     const tile_plan p = tile_plan_of(l.e, s); /* the body makes the same */
     const rt_u32 group_bytes = (rt_u32)s.blocks * 512, in_flight = l.in_flight;
+    if (tile_is_of_rows(l.e) && !load_needs_event(&l))
+        return;
     l.in_flight = l.ring.n;
 #if MPK_MAPS
     if (p.boxed) {

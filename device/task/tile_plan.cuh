@@ -70,6 +70,13 @@ MPK_FN int tile_is_boxed(const rt_entry *e, const tile_shape &s)
 #endif
 }
 
+/* Is w a matrix of rows that the step makes, and not packed?  Then it comes by boxes alone, once
+ * the task's event has come. */
+MPK_FN bool tile_is_of_rows(const rt_entry *e)
+{
+    return MPK_OF_ROWS && !e->at[RT_PACKED];
+}
+
 /* The plan of a task.  With a gate, 8 packed rows are 4 columns of the result, hence the shift.
  * Of a task that shares its tile, `first` and `groups` become those of all its partners. */
 MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
@@ -181,10 +188,11 @@ MPK_FN rt_u64 tile_uniform(rt_u64 matrix, rt_u32 n)
 }
 
 /* The offset of columns 16 k to 16 k + 15 of a step within a group of w, in the units of a matrix
- * descriptor's address: 16 bytes. */
-MPK_FN rt_u32 tile_in_w(int k)
+ * descriptor's address: 16 bytes.  half: from columns 0 to columns 32. */
+enum { TILE_HALF_OF_W = 512 / 16, TILE_HALF_OF_ROWS = 64 / 16 };
+MPK_FN rt_u32 tile_in_w(int k, rt_u32 half = TILE_HALF_OF_W)
 {
-    return (rt_u32)(k / 2 * (512 / 16) + k % 2 * 2);
+    return (rt_u32)(k / 2) * half + (rt_u32)(k % 2 * 2);
 }
 
 #endif

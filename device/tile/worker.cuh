@@ -246,10 +246,10 @@ MPK_FN rt_u64 mpk_load_step(const rt_control *control)
 
 /* ---- events, as bodies use them ---- */
 
-/* One thread polls until the event is activated in this run of its graph; 0: the machine aborts.
- * A counter never resets: in run number `epoch` it reaches needed * epoch, and the difference is
- * compared as a signed number, so that it may wrap.  The abort flag is looked at in every 64th
- * round only: a look costs as much as a good part of a round. */
+/* A thread, or a warp, polls until the event is activated in this run of its graph; 0: the machine
+ * aborts.  A counter never resets: in run number `epoch` it reaches needed * epoch, and the
+ * difference is compared as a signed number, so that it may wrap.  The abort flag is looked at in
+ * every 64th round only: a look costs as much as a good part of a round. */
 MPK_FN int mpk_poll(rt_u32 event, rt_u32 needed)
 {
     const rt_word *counter = mpk_w.counters + event;
@@ -288,7 +288,7 @@ MPK_FN void mpk_take_scratch(void)
  * wrote is visible to the calling thread (unless the task is quiet, and reads carried operands
  * only), and the scratch is the task's.
  *
- *   clerk (lane 0)                       each body thread
+ *   clerk                                each body thread
  *   poll counter (acquire, device)       poll ready (no order)
  *   ready = ordinal + 1 (release, block) -> acquire ready (block)
  *

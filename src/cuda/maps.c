@@ -1,4 +1,4 @@
-/* maps.c - which operators have tensor maps of their x and their packed weights, and what of.
+/* maps.c - which operators have tensor maps of their x and their weights, and what of.
  *
  * Input: the image, the code of its operators, entries with the addresses of their operands.
  * Output: the maps (boxes.c makes each), in the block of tables or for a run of a call whose x has
@@ -123,12 +123,13 @@ static mpk_status fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t gra
     const cuda_address there = cuda_maps_at(m, e->op);
     /* [0] x, [1] weights in boxes of a whole tile, [2] in half boxes (few) */
     rt_map *maps = (rt_map *)(void *)(block + (there - m->table_block));
-    const gen_boxes w = gen_boxes_of_packed(use->body, &use->pack, false),
-                    few = gen_boxes_of_packed(use->body, &use->pack, true);
+    const gen_boxes w = gen_boxes_of_w(use->body, &use->pack, false),
+                    few = gen_boxes_of_w(use->body, &use->pack, true);
+    const cuda_address of_w = e->at[gen_operand_of_w(&use->pack)];
     /* if one fails maps[] is half filled, and e->maps stays 0: no body reads it */
     if ((later || cuda_map_x(m, graph, at, e->at[0], &maps[0])) &&
-        (!m->source.maps[regime] || (cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
-                                     cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))))
+        (!m->source.maps[regime] || (cuda_map_boxes(m->gpu, &w, of_w, &maps[1]) &&
+                                     cuda_map_boxes(m->gpu, &few, of_w, &maps[2]))))
         e->maps = there;
     const bool wanted = m->options.mode == CUDA_CALLS ? use->body->parts && gen_wants_maps(g, at)
                                                       : m->source.maps[regime];

@@ -27,10 +27,10 @@ static void print_options(const pass_options *o, text *t)
     text_print(
         t,
         "splits %u %u %u\ncontext %u\nnorm %u\nshare %u\neven %u %u\nrelaxed %d\nwhole %d\nlogits "
-        "%d\nnarrow %d\nflatten %d\nterms %d\n",
+        "%d\nnarrow %d\nflatten %d\nunpack %u\nterms %d\n",
         o->splits, o->split_tokens, o->own_units, o->context_tasks, o->norm_elements,
         o->share_tokens, o->even_over, o->even_up_to, o->relaxed, o->whole_tiles, o->logits,
-        o->narrow, o->flatten, o->sum_terms);
+        o->narrow, o->flatten, o->unpack_tokens, o->sum_terms);
     for (uint32_t i = 0; i < o->n_degrees; i++)
         text_print(t, "degree %u %u %.*s\n", o->degrees[i].axis, o->degrees[i].degree,
                    STR_ARG(o->degrees[i].match));

@@ -35,7 +35,7 @@ static void every_option_is_in_the_key(void **state)
     const pass_degree degrees[2] = {{STR("linear"), 0, 2}, {STR("linear"), 1, 2}};
     const pass_options plain = {.n_workers = 4, .page_bytes = 16384, .pages_per_worker = 8};
     const char *program = "input %x : f32[2, 32]\n%y = silu(%x)\noutput %y\n";
-    pass_options o[24];
+    pass_options o[25];
     uint32_t n = 0;
     check_ok(&b.cx, ir_parse(&b.cx, &b.a, str_from(program), &b.g));
     for (size_t i = 0; i < sizeof o / sizeof *o; i++)
@@ -61,6 +61,7 @@ static void every_option_is_in_the_key(void **state)
     o[n++].logits = true;
     o[n++].narrow = true;
     o[n++].flatten = true;
+    o[n++].unpack_tokens = 3;
     o[n++].sum_terms = true;
     o[n].n_degrees = 1, o[n++].degrees = &degrees[0];
     o[n].n_degrees = 1, o[n++].degrees = &degrees[1];

@@ -3,7 +3,8 @@
  * program share them.
  *
  * x and the packed weights are copied by boxes where tensor maps can be made (gen_boxes_of_x,
- * gen_boxes_of_packed; src/cuda/maps.c), else by rows.  The code has many loops, of which a
+ * gen_boxes_of_w; src/cuda/maps.c), else by rows.  Weights that the step makes (op/unpack.c) are
+ * copied as they are, by boxes of their rows.  The code has many loops, of which a
  * program needs few: forms() says for each task which. */
 #include "gen/body_product.h"
 #include "shape/linear_tile_shape.h"
@@ -12,13 +13,46 @@ enum { FEWEST_TOKENS = 17 };
 
 extern const gen_body gen_body_linear_stream;
 
+/* Is w a temporary of the program, one matrix of rows that follow each other, with a gate those of
+ * gate and up in turn? */
+static bool is_of_rows(const gen_call *c)
+{
+    const ir_tensor *w = gen_input(c, W0), *up = gen_input(c, W0 + 1);
+    const int64_t times = is_gated(c) ? 2 : 1, columns = w->dims[w->rank - 1];
+    if (!is_linear(c) || w->kind == IR_CONST || w->dtype != c->halves || w->rank != 2 ||
+        w->stride[1] != 1 || w->stride[0] != times * columns || w->offset % 8)
+        return false;
+    return is_gated(c) ? up->stride[1] == 1 && up->stride[0] == w->stride[0] &&
+                             up->offset == w->offset + columns &&
+                             tg_root(c->ir, c->op->in[W0]) == tg_root(c->ir, c->op->in[W0 + 1])
+                       : !up;
+}
+
 /* x comes by tensor maps, whose rows must begin at multiples of 16 bytes: 8 columns of bf16.  The
  * logits of few rows take this body if x has many, since x is what is copied. */
-static bool accepts(const gen_call *c)
+static bool takes_x(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X);
     return most_tokens(c) >= FEWEST_TOKENS && x->rank == 2 && gen_is_dense(x, c->halves) &&
-           x->dims[1] % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
+           x->dims[1] % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED;
+}
+
+static bool accepts(const gen_call *c)
+{
+    return takes_x(c) && takes_operands(c);
+}
+
+/* Such weights come by boxes alone, in tasks of whole lots of tokens, and in no call, whose callers
+ * may move them.  What a norm multiplies into packed weights is not in them. */
+static bool accepts_rows(const gen_call *c)
+{
+    const ir_tensor *y = gen_output(c, 0);
+    op_axis axes[IR_MAX_RANK] = {0};
+    c->op->def->axes(c->ir, c->op, axes);
+    return !c->is_call && takes_x(c) && is_of_rows(c) && takes_others(c) && !has_norm(c) &&
+           !has_bias(c) && !act_of(c).n && y->live != IR_ALL &&
+           y->dims[0] % (2 * TILE_TOKENS) == 0 && y->dims[1] % 8 == 0 &&
+           axes[0].tile % (2 * TILE_TOKENS) == 0 && axes[1].tile % 8 == 0;
 }
 
 /* x as a matrix of all its rows; a box is TILE_BOX_TOKENS rows of 128 bytes, swizzled as wgmma
@@ -51,11 +85,30 @@ static gen_boxes boxes_of_blocks(const gen_body *b, const gen_pack *p, bool few)
                        .box_columns = (uint32_t)(together * RT_PIECE_BYTES(p->form)) / 8};
 }
 
-/* A row of it is a group of 8 rows of weights. */
-gen_boxes gen_boxes_of_packed(const gen_body *b, const gen_pack *p, bool few)
+/* Weights that are not packed: as many rows as packed groups have. */
+static gen_boxes boxes_of_rows(const gen_pack *p, bool few)
+{
+    return (gen_boxes){.rows = (uint64_t)p->rows,
+                       .columns = (uint64_t)p->columns,
+                       .stride_bytes = (uint64_t)p->columns * 2,
+                       .element_bytes = 2,
+                       .box_rows = (few ? TILE_BOX_GROUPS / 2 : TILE_BOX_GROUPS) * 8,
+                       .box_columns = TILE_BOX_COLUMNS,
+                       .swizzled = true};
+}
+
+uint32_t gen_operand_of_w(const gen_pack *p)
+{
+    return p->n_weights ? (uint32_t)RT_PACKED : (uint32_t)W0;
+}
+
+/* A row of what is packed is a group of 8 rows of weights. */
+gen_boxes gen_boxes_of_w(const gen_body *b, const gen_pack *p, bool few)
 {
     if (p->form)
         return boxes_of_blocks(b, p, few);
+    if (!p->n_weights)
+        return boxes_of_rows(p, few);
     const uint64_t columns = (uint64_t)p->padded_columns * TILE_BOX_WORDS;
     const bool is_long = b->long_boxes && !few;
     return (gen_boxes){.rows = (uint64_t)p->padded_rows / 8,
@@ -70,6 +123,14 @@ gen_boxes gen_boxes_of_packed(const gen_body *b, const gen_pack *p, bool few)
 static void pack(const gen_call *c, gen_pack *out)
 {
     gen_body_linear_stream.pack(c, out);
+}
+
+/* Nothing of a temporary; its rows and columns are those that a copy would have. */
+static void pack_rows(const gen_call *c, gen_pack *out)
+{
+    gen_body_linear_stream.pack(c, out);
+    out->n_weights = 0;
+    out->n_bytes = 0;
 }
 
 /* Is it of a program that serves no requests? */
@@ -313,6 +374,24 @@ const gen_body gen_body_linear_tile = {.op = "linear",
                                        .print = print,
                                        .routine = routine,
                                        .pack = pack,
+                                       .scratch_bytes = scratch_bytes,
+                                       .forms = forms};
+const gen_body gen_body_linear_rows = {.op = "linear",
+                                       .name = "linear_tile",
+                                       .needs = GEN_RING | GEN_BULK | GEN_WGMMA,
+                                       .rank = 10,
+                                       .many = GEN_MANY_PRODUCTS,
+                                       .waits = true,
+                                       .loads = true,
+                                       .maps = true,
+                                       .by_maps = true,
+                                       .parts = true,
+                                       .of_rows = true,
+                                       .sends = true,
+                                       .accepts = accepts_rows,
+                                       .print = print,
+                                       .routine = routine,
+                                       .pack = pack_rows,
                                        .scratch_bytes = scratch_bytes,
                                        .forms = forms};
 const gen_body gen_body_logits_tile = {.op = "logits",

@@ -14,7 +14,8 @@
  *     rest is not there;
  *   - tokens go to experts evenly, or most of them to few, or so many to each as fill chunks;
  *   - what must not be read is NaN: dead rows, empty parts, free pages, keys after a context,
- *     memory around the operands, and before the task's event its first operand;
+ *     memory around the operands, and before the task's event its first operand, and weights that
+ *     the step makes;
  *   - nothing is read beyond the end of a residual;
  *   - where a body polls operands that carry their readiness, the same when these come piece by
  *     piece while it runs;
@@ -231,11 +232,14 @@ static void skew_experts(bed *b)
 
 /* ---- running ---- */
 
-/* The inputs that this body may poll, and if it waits for their event the first input too.  How
- * many. */
+/* The inputs that this body may poll, and if it waits for their event the first input too, and the
+ * second if it is the matrix of a product.  How many. */
 static unsigned find_late(const bed *b, bool carried, late_bytes *late)
 {
-    uint32_t which = b->s->use->body->carries | !carried;
+    const gen_use *use = b->s->use;
+    uint32_t which = use->body->carries | !carried;
+    if (use->body->of_rows)
+        which |= 1u << gen_operand_of_w(&use->pack);
     unsigned n = 0;
     for (uint32_t i = 0; i < b->op->n_in; i++)
         if (which >> i & 1 && b->op->in[i] != IR_NONE)
@@ -353,6 +357,8 @@ static double slack_of(const bed *b, const ir_tensor *t)
 {
     enum { CHUNKS = 2 }; /* of delta_rule */
     const char *name = b->op->def->name;
+    if (strcmp(name, "unpack") == 0)
+        return -slack(t->dtype); /* none: the same numbers */
     if (b->s->use->pack.form) {
         /* ref has the weights in f32; those of many tokens are made of a scale and an addend that
          * are rounded, too.  Of two sums that are multiplied the one's error counts as many times

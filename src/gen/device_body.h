@@ -191,7 +191,7 @@ typedef struct gen_body {
     gen_many many;
     bool some; /* for some tokens, 17 to 64, in machine code of its own too; it waits */
     /* copies boxes of its first input and of its packed weights by tensor maps (rt_entry.maps),
-     * which the host makes where it knows the addresses: gen_boxes_of_x, gen_boxes_of_packed */
+     * which the host makes where it knows the addresses: gen_boxes_of_x, gen_boxes_of_w */
     bool maps;
     bool by_maps; /* it has no other way to read them */
     bool images;  /* its first input is images, of which it copies windows by such a map */
@@ -200,6 +200,9 @@ typedef struct gen_body {
     uint32_t pages; /* that it takes of a ring before it lets one go, if more than 2 */
     /* its tasks may share a tile, a part of the columns each (rt_meeting) */
     bool parts;
+    /* its second input is no packed weight but a matrix of rows that the step makes, and its tasks
+     * must begin and end where tiles do (op_axis.tile) */
+    bool of_rows;
     /* a task's box is its share of the operator's work: where it writes follows from data
      * (OP_SHARES) */
     bool shares;
@@ -237,7 +240,10 @@ bool gen_wants_boxes(const gen_call *c, const gen_body *b, const ir_box *box);
  * boxes, where the host makes tensor maps?  features: of the architecture. */
 bool gen_wants_boxes_of_x(uint32_t features, uint64_t forms);
 
-/* Of the packed weights of a body that takes boxes; few: the half box, of its groups. */
-gen_boxes gen_boxes_of_packed(const gen_body *b, const gen_pack *p, bool few);
+/* Of the weights of a body that takes boxes, packed, or if none are the matrix that its second
+ * operand is; few: the half box, of its groups. */
+gen_boxes gen_boxes_of_w(const gen_body *b, const gen_pack *p, bool few);
+/* The operand that has them (rt_entry.at). */
+uint32_t gen_operand_of_w(const gen_pack *p);
 
 #endif

@@ -47,9 +47,9 @@ typedef struct emitter {
     uint32_t units[GEN_REGIMES];            /* as in gen_source */
     /* MPK_FORMS; of tasks of at most 64 tokens, where these have a unit of their own, else 0 */
     uint64_t forms[GEN_REGIMES], short_forms[GEN_REGIMES];
-    bool images, maps[GEN_REGIMES], centred, terms; /* MPK_IMAGES ... */
-    map printed;                                    /* names of texts that stand in the source */
-    text out;                                       /* the source so far */
+    bool images, of_rows, maps[GEN_REGIMES], centred, terms; /* MPK_IMAGES ... */
+    map printed; /* names of texts that stand in the source */
+    text out;    /* the source so far */
 } emitter;
 
 /* Does the operator only give another view of memory that exists, so that it has no task? */
@@ -183,6 +183,7 @@ static mpk_status choose_all(emitter *e)
             use->wide = use->body->parts && gen_is_wide(&c);
             if (use->body->pack)
                 use->body->pack(&c, &use->pack);
+            e->of_rows |= use->body->of_rows;
         }
     }
     return MPK_OK;
@@ -190,8 +191,7 @@ static mpk_status choose_all(emitter *e)
 
 /* ---- regimes ---- */
 
-/* One kernel serves calls, programs whose tasks are launched just in time, and GPUs without a
- * ring. */
+/* One kernel serves calls, programs with JIT tasks, and GPUs without a ring. */
 static bool may_have_regimes(const emitter *e)
 {
     return !e->jit && e->whole == GEN_KERNEL && e->arch->features & GEN_RING;
@@ -450,6 +450,7 @@ static void print_constants(emitter *e)
         {"WGMMA", a->features & GEN_WGMMA ? 1 : 0, "warpgroup products"},
         {"ROOM", a->features & GEN_ROOM ? 1 : 0, "of shared memory for large scratch"},
         {"IMAGES", e->images, "some products are convolutions of images"},
+        {"OF_ROWS", e->of_rows, "some products multiply weights that the step makes"},
         {"HALVES_F16", e->halves == IR_F16, "1: streamed products multiply f16, else bf16"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -482,8 +483,7 @@ static void print_caches(emitter *e)
     text_print(&e->out, "%s}\n\n", told ? "};\n" : "");
 }
 
-/* The files of the bodies that occur, in the order of the instances; what they include comes before
- * them. */
+/* The files of the bodies that occur, in the order of the instances, after what they include. */
 static mpk_status print_headers(emitter *e)
 {
     char name[128];

@@ -11,7 +11,7 @@
  * graphs are compiled, because weights, state and step tensors are shared by name across graphs.
  *
  *   simplify roll shard recognise fuse_ops fuse_map            the tensor program
- *   flatten narrow
+ *   flatten unpack_weights narrow
  *   decompose depend drop_implied fuse_events                  tasks and events
  *   postpone merge_forks (coarsen_events)
  *   label_launch normalize linearize assign                    one linear graph
@@ -104,8 +104,9 @@ static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_
  * few operators of many; a program is sharded before anything is
  * fused, so that rules see the pieces that a peer has; recognise comes before fuse_ops, whose
  * patterns are made of the operators that it finds; fuse_map comes after both and takes the
- * element-wise operators that are left; flatten reads what it has put behind convolutions; narrow
- * comes last, so that no rule has to tell linears with 8-bit activations from others. */
+ * element-wise operators that are left; flatten reads what it has put behind convolutions;
+ * unpack_weights takes products that fuse_ops has made whole; narrow comes last, so that no rule
+ * has to tell linears with 8-bit activations from others. */
 static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
 {
     uint64_t start = clock_ns(), verify_ns = 0;
@@ -117,6 +118,8 @@ static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
     TRY(pass_fuse_map(s, &ir));
     if (s->options->flatten)
         TRY(pass_flatten(s, &ir));
+    if (s->options->unpack_tokens)
+        TRY(pass_unpack_weights(s, &ir));
     if (s->options->narrow)
         TRY(pass_narrow(s, &ir));
     TRY(verify_program(s, ir, &verify_ns));

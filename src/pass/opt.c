@@ -156,11 +156,13 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
         o->sum_terms = value;
     else if (str_is(name, "whole_tiles"))
         o->whole_tiles = value;
+    else if (str_is(name, "unpack_tokens"))
+        o->unpack_tokens = (uint32_t)value;
     else
         FAIL(cx, MPK_EARG,
              "there is no setting %.*s; peers, gather_bytes, own_experts, splits, split_tokens, "
              "own_units, context_tasks, norm_elements, share_tokens, relaxed, logits, "
-             "sum_terms, whole_tiles are",
+             "sum_terms, whole_tiles, unpack_tokens are",
              STR_ARG(name));
     return MPK_OK;
 }

@@ -43,6 +43,7 @@ static void test_settings(void **state)
         {"simplify:gather_bytes=4294967295", NULL},
         {"simplify:gather_bytes=0", NULL},
         {"simplify:splits=4:relaxed=1:logits=0:whole_tiles=1:own_units=1:context_tasks=2", NULL},
+        {"unpack_weights:unpack_tokens=256", NULL},
         {"simplify:norm_elements=1:share_tokens=1:sum_terms=1:split_tokens=1:own_experts=1:peers=1",
          NULL},
         {"simplify:gather_bytes=4294967296", "setting gather_bytes=4294967296: expected NAME="},

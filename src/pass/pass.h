@@ -105,6 +105,9 @@ typedef struct pass_options {
     bool logits;
     /* convolutions of images that stay at their address are products of rows (conv_flat) */
     bool flatten;
+    /* in graphs of at least so many tokens weights in block formats are unpacked apart from their
+     * products (unpack_weights); 0: nowhere */
+    uint32_t unpack_tokens;
     /* this many graphs at the end are a draft model's: they share step inputs and outputs with the
      * others, by name, and have weights and state of their own */
     uint32_t n_draft_graphs;
@@ -150,6 +153,9 @@ mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *opti
       "relaxed=1:logits=1:sum_terms=1, for a CPU :context_tasks=N")                            \
     X(fuse_map, "chains of element-wise operators become one map (tensor program)")            \
     X(flatten, "convolutions of images become products of rows (tensor program)")              \
+    X(unpack_weights,                                                                          \
+      "weights in block formats are unpacked apart from products (tensor program); "           \
+      ":unpack_tokens=T")                                                                      \
     X(narrow, "8-bit activations for weights in block formats (tensor program)")
 
 /* On the tGraph, after decompose and depend; arrays are in the scratch arena up to linearize, in

@@ -5,7 +5,8 @@
 #define SHAPE_LINEAR_TILE_SHAPE_H
 
 /* A box of x is TILE_BOX_TOKENS rows of TILE_BOX_COLUMNS columns in the 128-byte swizzle, one of w
- * the same columns of TILE_BOX_GROUPS packed groups: a page. */
+ * the same columns of TILE_BOX_GROUPS packed groups: a page.  Of w that is not packed, a temporary
+ * in rows as x, a box has as many rows in the swizzle of x. */
 enum {
     TILE_BOX_COLUMNS = 64,
     TILE_BOX_TOKENS = 64,
@@ -26,18 +27,14 @@ enum { TILE_BIASES = 256 };
 #define TILE_BEFORE_BIASES_OF(room) (2 * TILE_X_OF(room) + TILE_KEPT * 2 * 64 * 4)
 #define TILE_SCRATCH_OF(room) (TILE_BEFORE_BIASES_OF(room) + TILE_BIASES_OF(room))
 
-/* With weights in blocks (linear_blocks.cuh): tokens of a lot at most; four stages of x, two
- * buffers of weights, and a factor for each token; pieces of 128 columns of each group that a box
- * has. */
-enum {
-    TILE_BLOCKS_TOKENS = 128,
-    TILE_BLOCKS_SCRATCH = 4 * 16384 + 2 * 32768 + TILE_BLOCKS_TOKENS * 4
-};
+/* With weights in blocks (linear_blocks.cuh): tokens of a lot at most; scratch: four stages of x
+ * and a factor for each token; pieces of 128 columns of each group that a box has. */
+enum { TILE_BLOCKS_TOKENS = 128, TILE_BLOCKS_SCRATCH = 4 * 16384 + TILE_BLOCKS_TOKENS * 4 };
 #define TILE_BLOCKS_TOGETHER(form) (RT_IS_BYTES(form) ? 1 : 2)
 /* The same of experts (expert_unpack.cuh), whose boxes fill a page with nibbles: four stages; a
- * plan of 12 tiles of 128 pairs (expert_plan.cuh), biases and places of rows, 8 KB; buffers. */
+ * plan of 12 tiles of 128 pairs (expert_plan.cuh), biases and places of rows, 8 KB. */
 #define TILE_UNPACK_TOGETHER(form) (RT_IS_BYTES(form) ? 1 : 3)
-enum { TILE_UNPACK_SCRATCH = 4 * 16384 + 8192 + 2 * 32768 };
+enum { TILE_UNPACK_SCRATCH = 4 * 16384 + 8192 };
 
 enum {
     TILE_TOKENS = 64, /* of a warpgroup; a task of more is wide */

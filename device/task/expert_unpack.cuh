@@ -251,8 +251,8 @@ template <int T> MPK_FN void expert_unpack_ask(const expert_unpack_copy &c, int 
         (const rt_u32 *)(expert_unpack_scratch() + EXPERT_UNPACK_FROM) + mpk_thread() / 8;
 #pragma unroll
     for (int i = 0; i < 8 && stage < n; i++) {
-        const int block = i / 4, row = i % 4 * 16 + (T == 128 ? block * 64 : 0),
-                  column = stage * (T == 64 ? 128 : 64) + (T == 64 ? block * 64 : 0);
+        const int block = i / 4, further = block * 64, row = i % 4 * 16 + (T == 128) * further,
+                  column = stage * (BLOCKS_STAGE / (T * 2)) + (T == 64) * further;
         const rt_u32 from = s_from[row];
         const bool there = from != TILE_NONE && column < c.columns;
         ptx_copy_async(to + block * (BLOCKS_STAGE / 2) + i % 4 * 2048,

@@ -42,8 +42,7 @@ MPK_FN void stream_load_all(mpk_load &l, const stream_shape &s)
     for (rt_u32 q = 0; q < n; q += tile)
 #pragma unroll 1
         for (rt_u32 pass = 0; pass < pages; pass += at_once) {
-            const rt_u32 end = pass + at_once < pages ? pass + at_once : pages,
-                         here = n - q < tile ? n - q : tile;
+            const rt_u32 end = mpk_smaller(pass + at_once, pages), here = mpk_smaller(n - q, tile);
             const char *group = base + (rt_u64)q * group_bytes; /* first group of the tile */
             rt_u32 p = pass;                                    /* page of the group */
 #pragma unroll 1

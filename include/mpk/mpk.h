@@ -148,8 +148,8 @@ typedef enum mpk_speculation {
 /* What a GPU holds in the place of matrices and experts in the block formats Q4_0 to Q8_0 and Q4_K
  * to Q6_K of a GGUF file, and of experts in MXFP4.  A CPU keeps them in blocks in any case. */
 typedef enum mpk_blocks {
-    /* blocks where these are faster: on one GPU with wgmma (sm_90a), if requests and their drafts
-     * are at most 16 tokens of a step together (max_batch); else bf16 */
+    /* blocks where these are mostly faster: on one GPU with wgmma (sm_90a), if requests and their
+     * drafts are at most 16 tokens of a step together (max_batch); else bf16 */
     MPK_BLOCKS_AUTO,
     /* blocks: 5 or 9 bits a weight in place of 16, in MXFP4 4.25 */
     MPK_BLOCKS_KEEP,

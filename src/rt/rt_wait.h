@@ -31,14 +31,17 @@ RT_FN rt_u32 rt_wake_worker(rt_machine *m, rt_u32 i)
 }
 
 /* How many sleepers may be woken.  If all workers take each other's tasks, those awake will run
- * everything, so no more of them need be awake than there are processors.  Otherwise each worker
- * must run its own tasks: wake all. */
+ * everything, so no more of them need be awake than there are processors.  Otherwise each worker,
+ * or each group, must run its own tasks: wake all, also more than sleep here.  A worker that
+ * announces itself after this look would else be woken in the place of one that sleeps. */
 RT_FN rt_u32 rt_wake_budget(rt_machine *m)
 {
     rt_u32 sleepers = RT_SLEEPS ? rt_add_acq_rel_device(&m->control->sleepers, 0) : 0;
     rt_u32 awake = m->n_workers - sleepers;
-    if (m->steal < m->n_workers || !sleepers)
-        return sleepers;
+    if (!sleepers)
+        return 0;
+    if (m->steal < m->n_workers)
+        return m->n_workers;
     return awake < m->limits.processors ? m->limits.processors - awake : 0;
 }
 

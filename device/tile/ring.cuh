@@ -280,20 +280,22 @@ MPK_FN rt_u32 load_alone(mpk_load *l)
  * done. */
 MPK_FN void load_tell(const mpk_load *l)
 {
-    mpk_led *led = &mpk_w.led[l->aot ? 0 : 1];
-    led->ring = {l->ring.at, l->ring.parity, l->tail.at, l->tail.parity};
-    led->rest = {l->flying, l->pages, l->cancelled, 0};
+    mpk_w.led[l->aot ? 0 : 1] = {l->ring.at | l->tail.at << 8 | l->flying << 16 |
+                                     l->ring.parity << 24 | l->tail.parity << 25 |
+                                     l->cancelled << 26,
+                                 l->pages};
 }
 MPK_FN void load_follow(mpk_load *l)
 {
-    const mpk_led *led = &mpk_w.led[l->aot ? 0 : 1];
     __syncwarp();
-    const mpk_words ring = led->ring, rest = led->rest;
-    l->ring.at = ring.x, l->ring.parity = ring.y;
-    l->tail.at = ring.z, l->tail.parity = ring.w;
-    l->flying = rest.x, l->pages = rest.y, l->cancelled = rest.z;
+    const mpk_led led = mpk_w.led[l->aot ? 0 : 1];
+    l->ring.at = led.place & 255, l->ring.parity = led.place >> 24 & 1;
+    l->tail.at = led.place >> 8 & 255, l->tail.parity = led.place >> 25 & 1;
+    l->flying = led.place >> 16 & 255, l->cancelled = led.place >> 26;
+    l->pages = led.pages;
     __syncwarp(); /* the words may be written again */
 }
+static_assert(MPK_PAGES < 256, "a place in the ring has 8 bits");
 #else
 MPK_FN rt_u32 load_alone(mpk_load *l)
 {

@@ -67,10 +67,11 @@ struct mpk_routed {
 };
 
 /* Where a loader's leading thread has got to, for its other lanes (load_follow in ring.cuh). */
-struct __align__(16) mpk_led
+struct __align__(8) mpk_led
 {
-    mpk_words ring; /* at, parity of the ring; at, parity of its tail */
-    mpk_words rest; /* flying, pages, cancelled of mpk_load */
+    /* of mpk_load, from the lowest bit on: ring.at, tail.at, flying, 8 bits each; ring.parity,
+     * tail.parity, cancelled */
+    rt_u32 place, pages;
 };
 
 /* A call's one step, which is known when its kernel begins (role/calls.cuh): its word, and this

@@ -128,12 +128,13 @@ MPK_FN void blocks_pass_by(mpk_ring *ring, int n)
 }
 
 /* All warps, when a task has taken its pages: step to the end of the ring, as blocks_open_rest has
- * opened it, meet, and release the kept pages. */
+ * opened it, meet, and release the kept pages.  Of a task that has taken none the ring may stand
+ * among these: then those before are an earlier task's, which has released them. */
 MPK_FN void blocks_end_task(const mpk_task &t)
 {
     mpk_ring ring = *t.ring;
     rt_u32 page;
-    const rt_u32 kept = ring.first + ring.n - BLOCKS_KEPT;
+    const rt_u32 from = mpk_larger(ring.at, ring.n - BLOCKS_KEPT);
     if (mpk_thread() >= 128) { /* the unpackers */
         while (!blocks_is_kept(ring)) {
             ring_take(&ring, &page);
@@ -146,8 +147,8 @@ MPK_FN void blocks_end_task(const mpk_task &t)
         ring.parity ^= 1;
     }
     mpk_sync(); /* all have read what lies in scratch and in buffers */
-    for (rt_u32 i = 0; i < BLOCKS_KEPT; i++)
-        ring_release(kept + i);
+    for (rt_u32 i = from; i < ring.n; i++)
+        ring_release(ring.first + i);
     *t.ring = ring;
 }
 

@@ -30,8 +30,8 @@ static void test_groups(void **state)
     (void)state;
     assert_int_equal(rung(2, 2, 1), 2);
     assert_int_equal(rung(2, 1, 1), 2);
-    assert_int_equal(rung(0, 1, 1), 2); /* nobody runs another one's tasks */
-    assert_int_equal(rung(2, 0, 1), 0); /* nobody has announced itself before the look */
+    assert_int_equal(rung(0, 1, 1), 2); /* each worker runs its own tasks alone */
+    assert_int_equal(rung(2, 0, 1), 0); /* `sleepers` was 0 when it was read */
 }
 
 /* Where all run each other's tasks, as many as there are processors. */

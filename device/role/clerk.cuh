@@ -189,10 +189,10 @@ MPK_FN void clerk_count_peers(rt_u32 event, rt_u32 kind)
 }
 
 /* All lanes: the clerk's part of a step whose tasks are all AOT, task after task in the order of
- * the list.  Lane 0 counts.  step: number of the step since the kernel began; ordinal:
- * tasks so far, moved on.  The list's last task is counted once the loader has finished the
- * list: a task that needs no pages does not wait for the loader, which must not read the next
- * step's data for this step. */
+ * the list.  Lane 0 counts.  step: number of the step since the kernel began; ordinal: tasks so
+ * far, moved on.  The list's last task is counted once the loader has finished the list: a task
+ * that needs no pages does not wait for the loader, which must not read the next step's data for
+ * this step. */
 MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *ordinal)
 {
     const rt_u32 lane = threadIdx.x % 32;

@@ -143,8 +143,6 @@ typedef enum mpk_speculation {
     MPK_SPECULATION_NGRAM,
 } mpk_speculation;
 
-/* Where random routers send tokens.  With all but the first each token's experts follow from the
- * token alone, as attention adds nothing. */
 /* What a GPU holds in the place of matrices and experts in the block formats Q4_0 to Q8_0 and Q4_K
  * to Q6_K of a GGUF file, and of experts in MXFP4.  A CPU keeps them in blocks in any case. */
 typedef enum mpk_blocks {
@@ -157,6 +155,8 @@ typedef enum mpk_blocks {
     MPK_BLOCKS_UNPACK,
 } mpk_blocks;
 
+/* Where random routers send tokens.  With all but the first each token's experts follow from the
+ * token alone, as attention adds nothing. */
 typedef enum mpk_routing_law {
     MPK_ROUTING_RANDOM, /* as random weights route: tokens of a text prefer the same experts */
     MPK_ROUTING_EVEN,   /* each expert as often as any other */
@@ -285,11 +285,11 @@ typedef struct mpk_engine_options {
      * process runs all peers.  MPK_EARG: a rank differs in what is named; MPK_EDEVICE: a rank has
      * not come, or has ended. */
     const char *meet;
-    uint32_t rank;         /* of this process, below gpus */
-    uint32_t meet_seconds; /* that ranks wait for each other to come; 0: 60 */
-    mpk_blocks keep_blocks;
+    uint32_t rank;          /* of this process, below gpus */
+    uint32_t meet_seconds;  /* that ranks wait for each other to come; 0: 60 */
+    mpk_blocks keep_blocks; /* MPK_EARG: no such choice */
     /* of random weights: the formats that `mpk quantize` gives a file of this type ("q4_k_m"); on a
-     * GPU with keep_blocks alone.  NULL: the dtype of the configuration */
+     * GPU only those that stay in blocks (keep_blocks).  NULL: the dtype of the configuration */
     const char *random_mix;
     /* Adapters that are merged into the weights, up to 64: the sum of their updates in f32 is added
      * to each weight and rounded once, to the weight's dtype; a weight in blocks becomes f16 (of a

@@ -180,9 +180,10 @@ static void tune(const target_device *d, const mpk_engine_options *o, uint32_t k
         to->even_over = EVEN_OVER;
         to->even_up_to = EVEN_UP_TO;
     }
-    /* maps of images name temporaries, and rings of JIT tasks are too short for boxes */
+    /* products of what is unpacked read boxes, for which rings of JIT tasks are too short */
     to->unpack_tokens =
         groups && !to->n_degrees && to->launch != PASS_LAUNCH_JIT ? UNPACK_TOKENS : 0;
+    /* the same, and maps of images name temporaries */
     to->flatten = groups && o->mode == MPK_MODE_CALLS && to->launch != PASS_LAUNCH_JIT;
     to->relaxed = true;
     to->whole_tiles = true;

@@ -184,12 +184,14 @@ MPK_FN void expert_load_pages(mpk_load &l, const expert_groups &g, const char *f
                               rt_u32 n)
 {
 #pragma unroll 1
-    for (int p = 0; p < pages; p++)
+    for (int p = 0; p < pages; p++, from += 16384) {
+        const rt_u32 bytes = p + 1 == pages ? g.last_bytes : 16384;
+        const char *at = from; /* of the next group */
 #pragma unroll 1
-        for (rt_u32 i = 0; i < n; i++)
-            if (!load_from(&l, from + i * g.bytes + p * 16384,
-                           p + 1 == pages ? g.last_bytes : 16384))
+        for (rt_u32 i = 0; i < n; i++, at += g.bytes)
+            if (!load_from(&l, at, bytes))
                 return;
+    }
 }
 
 /* The same of weights in blocks, n groups: slab by slab, in a slab two groups after each other,
@@ -217,21 +219,15 @@ MPK_FN void expert_load_slabs(mpk_load &l, const expert_groups &g, const char *f
         }
 }
 
-/* All lanes: the pages of one chunk. */
+/* The leading thread: the pages of one chunk. */
 template <int FORM>
 MPK_FN void expert_load_chunk(mpk_load &l, const expert_shape &s, const expert_groups &g,
                               const char *from, rt_u32 n)
 {
-    if (l.cancelled)
-        return;
-    if (load_leads()) {
-        if constexpr (FORM != RT_BLOCKS_NONE)
-            expert_load_slabs<FORM>(l, g, from, s.of.pages, n * expert_strip_groups<FORM>(s));
-        else
-            expert_load_pages(l, g, from, s.of.pages, n);
-        load_tell(&l);
-    }
-    load_follow(&l);
+    if constexpr (FORM != RT_BLOCKS_NONE)
+        expert_load_slabs<FORM>(l, g, from, s.of.pages, n * expert_strip_groups<FORM>(s));
+    else
+        expert_load_pages(l, g, from, s.of.pages, n);
 }
 
 /* All lanes: which experts are hit is not known yet, but where pairs are many nearly all are:
@@ -254,30 +250,65 @@ MPK_FN void expert_fetch(const mpk_load &l, const expert_shape &s, const expert_
 #endif
 }
 
-/* Of the chunks of a round the pages of n groups from `group` on.  Experts in rising order: those
+/* Where the loading of a block stands: n strips of each expert's, in every rounds-th chunk; `wait`
+ * chunks come before the next of these. */
+struct expert_load_at {
+    const char *from; /* the strips of the first of 32 experts */
+    rt_u32 n, wait;
+};
+
+/* The leading thread: the chunks of one of the 32 experts. */
+template <int FORM>
+MPK_FN void expert_load_expert(mpk_load &l, const expert_shape &s, const expert_groups &g,
+                               expert_load_at *at, rt_u32 expert, rt_u32 chunks)
+{
+    const char *from = at->from + (rt_u64)(expert * g.of_expert) * g.bytes;
+    for (; chunks && !l.cancelled; chunks--) {
+        if (at->wait == 0)
+            expert_load_chunk<FORM>(l, s, g, from, at->n);
+        at->wait = (at->wait - 1) & ((rt_u32)s.rounds - 1); /* a power of two */
+    }
+}
+
+/* All lanes: the chunks of 32 experts in rising order; each lane knows how many its own expert has.
+ * Where tokens are few, nearly all have one or none.  So one thread goes through all experts up to
+ * and including the first that has several, and is told that number: an exchange between lanes
+ * takes longer than all that a page needs. */
+template <int FORM>
+MPK_FN void expert_load_some(mpk_load &l, const expert_shape &s, const expert_groups &g,
+                             expert_load_at *at, rt_u32 chunks)
+{
+    const rt_u32 several = __ballot_sync(0xffffffffu, chunks > 1), step = (rt_u32)s.rounds - 1;
+#pragma unroll 1
+    for (rt_u32 left = __ballot_sync(0xffffffffu, chunks); left && !l.cancelled;) {
+        const rt_u32 first = several & left & -(several & left), /* 0: none is left */
+            mine = left & (first | (first - 1));                 /* up to it, or all */
+        const rt_u32 of_last = __shfl_sync(0xffffffffu, chunks, 31 - __clz((int)mine));
+        if (load_leads()) {
+            expert_load_at now = *at;
+            for (rt_u32 bits = mine; bits && !l.cancelled; bits &= bits - 1)
+                expert_load_expert<FORM>(l, s, g, &now, (rt_u32)__ffs((int)bits) - 1,
+                                         bits & (bits - 1) ? 1 : of_last);
+            load_tell(&l);
+        }
+        load_follow(&l);
+        at->wait = (at->wait - ((rt_u32)__popc(mine) - 1 + of_last)) & step;
+        left &= ~mine;
+    }
+}
+
+/* Of the chunks of a round the pages of n strips from `group` on.  Experts in rising order: those
  * of 32 lanes, then the next 32. */
 template <int WIDE, int FORM>
 MPK_FN void expert_load_block(mpk_load &l, const expert_shape &s, const expert_groups &g,
                               const expert_counts &counts, rt_u32 round, rt_u32 group, rt_u32 n)
 {
     const rt_u32 rows = expert_sizes<WIDE>::ROWS;
-    rt_u32 wait = round; /* chunks until the next one of the round */
+    expert_load_at at = {(const char *)l.e->at[RT_PACKED] + (rt_u64)group * g.bytes, n, round};
 #pragma unroll 1
     for (int slot = 0; slot * 32 < s.experts && !l.cancelled; slot++) {
-        const rt_u32 mine = expert_count(counts, slot); /* pairs of expert 32 slot + lane */
-#pragma unroll 1
-        for (rt_u32 left = __ballot_sync(0xffffffffu, mine); left; left &= left - 1) {
-            const int lane = __ffs((int)left) - 1; /* of the next expert that is hit */
-            const rt_u32 pairs = __shfl_sync(0xffffffffu, mine, lane);
-            const char *from = (const char *)l.e->at[RT_PACKED] +
-                               ((rt_u64)(slot * 32 + lane) * g.of_expert + group) * g.bytes;
-#pragma unroll 1
-            for (rt_u32 pair = 0; pair < pairs; pair += rows) {
-                if (wait == 0)
-                    expert_load_chunk<FORM>(l, s, g, from, n);
-                wait = wait ? wait - 1 : (rt_u32)s.rounds - 1;
-            }
-        }
+        expert_load_some<FORM>(l, s, g, &at, (expert_count(counts, slot) + rows - 1) / rows);
+        at.from += (rt_u64)(32 * g.of_expert) * g.bytes;
     }
 }
 
@@ -289,10 +320,15 @@ MPK_FN void expert_stream_load(mpk_load &l, const expert_shape &s)
     if (!load_needs_step(&l))
         return;
     const expert_groups g = expert_groups_of<FORM>(l.e, s);
-    const rt_u32 end = mpk_smaller(l.e->hi[0], mpk_w.live[l.e->live]);
+    const rt_u32 end = mpk_smaller(l.e->hi[0], mpk_w.live[l.e->live]),
+                 in_flight = l.in_flight; /* the tuned number, set again at the end */
     expert_fetch(l, s, g, end);
     if (!expert_load_waits(l, s))
         return;
+    /* Pages of a last product are short, and its ids were there before: memory, which many requests
+     * keep busy, has nothing else to bring. */
+    if (s.scale >= 0 && FORM == RT_BLOCKS_NONE)
+        l.in_flight = l.ring.n;
 #pragma unroll 1
     for (rt_u32 first = l.e->lo[0]; first < end; first += s.range) {
         expert_counts counts; /* of this range of tokens */
@@ -307,6 +343,7 @@ MPK_FN void expert_stream_load(mpk_load &l, const expert_shape &s)
                                               mpk_smaller(n - q, s.block));
         }
     }
+    l.in_flight = in_flight;
 }
 /* Biases and limits are the body's. */
 template <int WIDE, int FORM = RT_BLOCKS_NONE>

@@ -141,10 +141,15 @@ MPK_FN void load_land(mpk_load *l)
     ring_next(&l->tail);
     l->flying--;
 }
-/* A page more is in flight; if there are too many, wait for the oldest first. */
+/* A page more is in flight, which has been found empty; if there are too many, wait for the oldest
+ * first.  Where the whole ring was, that is the same page: it has come, or nobody had read it. */
 MPK_FN void load_count(mpk_load *l)
 {
-    if (l->flying >= l->in_flight)
+    if (l->flying == l->ring.n) {
+        ring_next(&l->tail);
+        l->flying--;
+    }
+    while (l->flying >= l->in_flight) /* several, if fewer may be under way than before */
         load_land(l);
     l->flying++;
     l->pages++;

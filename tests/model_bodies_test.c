@@ -22,24 +22,31 @@ static mpk_status all_bf16(mpk_context *cx, const void *self, const char *name, 
     return MPK_OK;
 }
 
+/* The body of an operator in steps of so many tokens. */
+static const gen_body *body_of(const ir_graph *g, const ir_op *op, uint32_t n_tokens)
+{
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    const gen_call c = {.ir = g,
+                        .op = op,
+                        .n_tokens = n_tokens,
+                        .n_workers = arch->n_sms,
+                        .needs = arch->features,
+                        .halves = IR_BF16,
+                        .maps = true};
+    const gen_body *body = gen_body_choose(&c, UINT32_MAX);
+    assert_non_null(body);
+    return body;
+}
+
 /* Operators of the graph, as " name" each, in its order: those with generic bodies, and those whose
  * bodies poll nothing, so that their tasks wait for counters. */
 static void list_slow(const ir_graph *g, uint32_t n_tokens, text *generic, text *counted)
 {
-    const gen_arch *arch = gen_arch_find("sm_90a");
     for (size_t i = 0; i < g->ops.n; i++) {
         const ir_op *op = &g->ops.at[i];
-        const gen_call c = {.ir = g,
-                            .op = op,
-                            .n_tokens = n_tokens,
-                            .n_workers = arch->n_sms,
-                            .needs = arch->features,
-                            .halves = IR_BF16,
-                            .maps = true};
         if (op->def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE)
             continue;
-        const gen_body *body = gen_body_choose(&c, UINT32_MAX);
-        assert_non_null(body);
+        const gen_body *body = body_of(g, op, n_tokens);
         if (!body->rank)
             text_print(generic, " %s", op->def->name);
         if (!body->carries)
@@ -189,6 +196,35 @@ static void families_have_fast_bodies(void **state)
             c.expert_groups = 8, c.kept_groups = 4, c.group_best = c.expert_sigmoid ? 2 : 1;
         }
         expect_slow(&c, rows[i].generic, rows[i].waiting);
+        load_close(&m);
+    }
+}
+
+/* In prompts heads of 256 are multiplied by warpgroups, as those of 128 are: of Gemma with a window
+ * and without, and of the fourth layer of Qwen3.5. */
+static void large_heads_have_warpgroups(void **state)
+{
+    (void)state;
+    static const char *const folders[] = {"models/gemma-3-4b", "models/qwen3.5-9b",
+                                          "models/qwen3.5-35b-a3b", "models/qwen3-8b"};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        mpk_context cx = {0};
+        load_model m;
+        check_ok(&cx, load_open(&cx, folders[i], &m));
+        m.config.n_layers = 6;
+        for (uint32_t n_tokens = 512; n_tokens <= 2048; n_tokens *= 4) {
+            arena a = {0};
+            unsigned n = 0;
+            const ir_graph *g = compile(&a, &m.config, n_tokens);
+            for (size_t o = 0; o < g->ops.n; o++)
+                if (strcmp(g->ops.at[o].def->name, "attention") == 0) {
+                    assert_string_equal(body_of(g, &g->ops.at[o], n_tokens)->name,
+                                        "attention_group");
+                    n++;
+                }
+            assert_true(n > 0);
+            arena_free(&a);
+        }
         load_close(&m);
     }
 }
@@ -356,6 +392,7 @@ int main(void)
         cmocka_unit_test(linear_attention_ends_in_a_norm),
         cmocka_unit_test(models_have_fast_bodies),
         cmocka_unit_test(families_have_fast_bodies),
+        cmocka_unit_test(large_heads_have_warpgroups),
         cmocka_unit_test(latents_have_fast_bodies),
         cmocka_unit_test(mixtures_in_blocks_have_fast_bodies),
         cmocka_unit_test(blocks_are_unpacked_for_many_tokens),

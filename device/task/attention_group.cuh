@@ -2,7 +2,8 @@
  * products of warpgroups: steps of prompts.
  *
  * The operator attention.  Chunks are those of attention_tile.cuh: neighbours of one slot with
- * their query heads that share a KV head, up to 128 rows, 64 for each warpgroup.  The rows'
+ * their query heads that share a KV head, up to 128 rows, 64 for each warpgroup; or up to 64 rows
+ * and half of the columns for each, if heads have 256 (group_areas).  The rows'
  * queries lie in scratch, in rows of 64 dims; keys and values are read from the ring by both
  * warpgroups as they lie in a page (tile/kv.cuh), 64 positions at a time.  Softmax is online in
  * f32, in powers of 2, of scores less a zero that follows the largest one loosely; its weights
@@ -14,195 +15,19 @@
  *                      pack weights as operand p
  *   page i of values:  out += p v                 given after the keys of page i + 1
  *
- * Pages come through the page ring.  The loader goes through the same chunks, and waits for the
- * task's event before the first page, since the step itself writes keys and values; one of its
- * lanes asks.  The note of a page of values says whether the table names a page of the cache.
- * Called by the generated switch over bodies for many tokens; the worker waits for the event and
- * counts the task. Cost of 128 rows and 64 positions: 2 x 8 wgmma of 64 x 64 x 16 and 2 x 4 of
- * 64 x K x 16.
+ * Pages come through the page ring (attention_group_load.cuh).  Called by the generated switch over
+ * bodies for many tokens; the worker waits for the event and counts the task.  Cost of 128 rows and
+ * 64 positions: 2 x K / 16 wgmma of 64 x 64 x 16 and 2 x 4 of 64 x K x 16.  With K 256 that of 64
+ * rows is 2 x 16 of 64 x 64 x 16 and 2 x 4 of 64 x 128 x 16.
  */
 #ifndef TASK_ATTENTION_GROUP_CUH
 #define TASK_ATTENTION_GROUP_CUH
 
-#include "ptx/matrix.cuh"
-#include "task/attention_tile.cuh"
-#include "task/linear_box.cuh"
+#include "task/attention_group_load.cuh"
 
 #if MPK_WGMMA
 
 enum { GROUP_ROWS = 64 };
-
-/* How keys and values of 64 positions lie in the ring: in one page of 16 KB if K is 64, else in
- * two, keys first. */
-template <int K> struct group_pages {
-    enum {
-        BYTES = ATTEND_PAGE * K * 2,             /* of keys, and of values */
-        N = 2 * BYTES <= MPK_PAGE_BYTES ? 1 : 2, /* pages of the ring for both */
-    };
-};
-
-/* ---- chunks, the same for loader and body ---- */
-
-/* The chunks of the task's tokens from `first` on, which are of one slot: for each KV head in
- * turn, as many tokens at a time as make 128 rows with its query heads (with 4 query heads a KV
- * head 32 tokens make a chunk).  Loader and body walk in the same order, which is the order of
- * pages in the ring. */
-struct group_walk {
-    int first, end, heads_end, group; /* tokens; of the task; query heads of a KV head */
-    attend_chunk c;
-};
-
-/* Stands before the first chunk: n_heads is 0 and first = last = end, so that group_next begins
- * with the task's first head. */
-MPK_FN group_walk group_begin(const mpk_task &t, const attend_shape &s, int size, int first,
-                              int end)
-{
-    group_walk w; /* of one run of tokens */
-    w.first = first;
-    w.end = first + attend_run(t, first, end);
-    w.group = s.heads / s.kv_heads;
-    w.heads_end = (int)t.e->hi[1] / size;
-    w.c.slot = mpk_at<const int>(t, ATTEND_SLOTS)[first];
-    w.c.head = (int)t.e->lo[1] / size;
-    w.c.n_heads = 0;
-    w.c.first = w.c.last = w.end;
-    return w;
-}
-
-/* Step to the next chunk, all of it but its pages (attend_find); false: there is none.  The outer
- * loop is over KV heads, the inner one over tokens. */
-MPK_FN bool group_next(const mpk_task &t, const attend_shape &s, group_walk *w)
-{
-    attend_chunk *c = &w->c;
-    c->first = c->last;
-    if (c->first >= w->end) {
-        c->head += c->n_heads;
-        if (c->head >= w->heads_end)
-            return false;
-        c->kv_head = c->head / w->group;
-        const int last = (c->kv_head + 1) * w->group;
-        c->n_heads = (last < w->heads_end ? last : w->heads_end) - c->head;
-        c->first = w->first;
-    }
-    c->last = c->first + ATTEND_ROWS / c->n_heads;
-    c->last = c->last < w->end ? c->last : w->end;
-    return true;
-}
-
-/* How many tokens of the task from `first` on stand alone; 0 if the box has parts of KV heads or
- * too many query heads for attention_lone.cuh.  The same in loader, which skips them, and body:
- * those tokens read the cache without the ring. */
-MPK_FN int group_alone(const mpk_task &t, const attend_shape &s, int size, int first, int end)
-{
-    const int group = s.heads / s.kv_heads;
-    const rt_u32 columns = (rt_u32)(group * size); /* of a KV head */
-    const bool whole = t.e->lo[1] % columns == 0 && t.e->hi[1] % columns == 0;
-    return group <= LONE_ROWS && whole ? lone_count(t, first, end) : 0;
-}
-
-/* ---- the loader's part ---- */
-
-/* The requesting lane: copy `bytes` from `from` to `offset` in page `page` of the ring; they
- * complete barrier `full`. */
-MPK_FN void group_copy(rt_u32 page, rt_u32 offset, const char *from, rt_u32 bytes, rt_u32 full)
-{
-    ptx_copy_bulk(mpk_s + page * MPK_PAGE_BYTES + offset, from, bytes, &mpk_w.full[full]);
-}
-
-/* The asking lane: keys and values of 64 positions.  page -1: pages of the ring with nothing in
- * them, so that loader and body count alike.  Where keys and values have a page each, the second
- * one's barrier tells of both, and the first one's of nothing: a body waits once.  The note is
- * stored before load_expect arrives (release).  Nothing is requested before all pages are empty;
- * a->over: the step was withdrawn. */
-template <int K>
-MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, box_asker *a)
-{
-    typedef group_pages<K> at;
-    const rt_u64 offset = (rt_u64)(rt_u32)page * from.page_bytes;
-    mpk_ring ring = a->ring;
-    const rt_u32 keys = ring.first + ring.at;
-    a->over = !box_await(l, ring.at, ring.parity);
-    if (at::N == 2)
-        ring_next(&ring);
-    const rt_u32 values = ring.first + ring.at;
-    if (a->over || (at::N == 2 && !box_await(l, ring.at, ring.parity))) {
-        a->over = true;
-        return;
-    }
-    ring_next(&ring);
-    a->ring = ring;
-    a->asked += at::N;
-    if (at::N == 2)
-        load_expect(keys, 0);
-    mpk_w.note[values] = page >= 0;
-    load_expect(values, page < 0 ? 0 : 2 * at::BYTES);
-    if (page < 0)
-        return;
-    group_copy(keys, 0, from.keys + offset, at::BYTES, values);
-    group_copy(values, at::N == 2 ? 0 : at::BYTES, from.values + offset, at::BYTES, values);
-}
-
-/* Called by the one lane of the loader that requests pages: request all pages of a chunk, from
- * number `page` on.  Each next number is loaded while a page is requested, and looked at (as in
- * attend_page) after that. */
-template <int K>
-MPK_FN void group_ask_pages(const mpk_load &l, const attend_source &from, const attend_chunk &c,
-                            int page, box_asker *a)
-{
-#pragma unroll 1
-    for (int step = c.step + 1; step <= c.step + c.n_steps && !a->over; step++) {
-        const int next = step < from.slot_pages ? from.pages[step] : -1;
-        group_ask<K>(l, from, page, a);
-        page = (rt_u32)next < (rt_u32)from.n_pages ? next : -1;
-    }
-}
-
-/* All lanes: request the pages of a chunk.  *came: the task's event has been seen, after which
- * what the step writes (keys, values) may be copied; where the first page lies is known before. */
-template <int K>
-MPK_FN void group_load_chunk(mpk_load &l, const mpk_task &t, const attend_shape &s, attend_chunk *c,
-                             bool *came)
-{
-    attend_find(t, s, c);
-    const attend_source from = attend_source_of<K>(t, s, *c);
-    const int page = c->n_steps ? attend_page(from, c->step) : -1;
-    if (!*came && !load_needs_event(&l))
-        return;
-    *came = true;
-    box_asker a = {l.ring, 0, false};
-    const bool asks = ptx_elect();
-    if (asks)
-        group_ask_pages<K>(l, from, *c, page, &a);
-    box_have_asked(l, a, asks);
-}
-
-/* The loader's part of the task.  Positions, slots and page tables belong to the step, so it
- * waits for the step's word first.  While it works here the whole ring may be in flight, since
- * bytes, not latency, decide; it settles to the usual number at the end. */
-template <int K> MPK_FN void attention_group_load(mpk_load &l, const attend_shape &s)
-{
-    bool came = false; /* the event, which is waited for once */
-    if (!load_needs_step(&l))
-        return;
-    mpk_task t = {};
-    t.e = l.e;
-    t.live = mpk_w.live;
-    const int end = (int)mpk_end(t);
-    const rt_u32 in_flight = l.in_flight;
-    l.in_flight = l.ring.n;
-    for (int first = (int)l.e->lo[0]; first < end && !l.cancelled;) {
-        const int alone = group_alone(t, s, K, first, end);
-        if (alone) {
-            first += alone;
-            continue;
-        }
-        group_walk w = group_begin(t, s, K, first, end);
-        while (!l.cancelled && group_next(t, s, &w))
-            group_load_chunk<K>(l, t, s, &w.c, &came);
-        first = w.end;
-    }
-    load_settle(l, in_flight);
-}
 
 /* ---- rows ---- */
 
@@ -218,7 +43,7 @@ constexpr float GROUP_HEADROOM = 8;
 template <int K> struct group_rows {
     int position[2], from[2]; /* the positions that they see; -1: none */
     float zero[2], sum[2];    /* a weight is 2^(score * scale - zero); the sum of the lane's own */
-    float out[K / 2];         /* as ptx_group_multiply leaves it */
+    float out[group_areas<K>::COLUMNS / 2]; /* as ptx_group_multiply leaves it */
 };
 
 /* Queries of a warpgroup's rows in scratch: for each 64 dims a block of 64 rows x 128 bytes. */
@@ -226,7 +51,13 @@ enum { GROUP_QUERY = GROUP_ROWS * 64 * 2 };
 /* Where this warpgroup's queries lie in scratch: K / 64 matrices of 64 rows each. */
 template <int K> MPK_FN char *group_queries(void)
 {
-    return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * (K / 64 * GROUP_QUERY);
+    const int own = group_areas<K>::N == 1 ? mpk_thread() / 128 : 0; /* or both warpgroups' */
+    return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + own * (K / 64 * GROUP_QUERY);
+}
+/* Which columns are this warpgroup's, of group_areas. */
+template <int K> MPK_FN int group_area(void)
+{
+    return group_areas<K>::N > 1 ? mpk_thread() / 128 : 0;
 }
 
 /* The four warps of this warpgroup meet; barriers 0 and 1 belong to the task.  Warpgroups meet each
@@ -235,28 +66,42 @@ MPK_FN void group_meet(void)
 {
     ptx_meet(2 + mpk_thread() / 128, 128);
 }
+/* All warps that have the rows of this one: where a chunk begins and where it ends. */
+template <int K> MPK_FN void group_meet_rows(void)
+{
+    if (group_areas<K>::N > 1)
+        mpk_sync();
+    else
+        group_meet();
+}
 
 /* Row lane % 16 of this warp: its token, and its number in q and y; -1: there is none. A lane finds
  * one row and gets the others by shuffles, since a division takes some thirty instructions. */
-MPK_FN int group_row(const attend_shape &s, const attend_chunk &c, int *token)
+template <int K> MPK_FN int group_row(const attend_shape &s, const attend_chunk &c, int *token)
 {
     int head;
-    const bool there = attend_row(c, mpk_thread() / 32 * 16 + mpk_thread() % 16, token, &head);
+    const int warp = group_areas<K>::N > 1 ? mpk_thread() / 32 % 4 : mpk_thread() / 32;
+    const bool there = attend_row(c, warp * 16 + mpk_thread() % 16, token, &head);
     return there ? *token * s.heads + head : -1;
 }
 
-/* How a warp moves its 16 rows of K dims in pieces of 16 bytes, K / 16 for each lane: in a pass
+/* How a warp moves its 16 rows, of all dims or those of its area, in pieces of 16 bytes: in a pass
  * the lanes have whole rows next to each other, so that loads and stores of global memory are of
  * whole lines. */
 template <int K> struct group_piece {
-    enum { PASSES = K / 16, ROWS = 256 / K /* of a pass */ };
+    enum {
+        OF_ROW = group_areas<K>::COLUMNS / 8, /* pieces */
+        PASSES = OF_ROW / 2,
+        ROWS = 32 / OF_ROW, /* of a pass */
+    };
     int row, column; /* of the first pass; a piece is 8 columns */
 };
 /* The lane's row and column in the first pass; each pass is group_piece::ROWS rows on. */
 template <int K> MPK_FN group_piece<K> group_piece_of_lane(void)
 {
     const int lane = mpk_thread() % 32;
-    return {lane / (K / 8), lane % (K / 8)};
+    typedef group_piece<K> piece;
+    return {lane / piece::OF_ROW, lane % piece::OF_ROW + group_area<K>() * piece::OF_ROW};
 }
 /* Where piece `column` of row `row` of this warp lies in scratch: rows of 64 dims, 128 bytes each,
  * in the 128-byte swizzle: piece c of row r lies at c ^ r (mod 8), as the matrix descriptor of
@@ -296,8 +141,8 @@ MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, attend_ch
                              group_rows<K> *r)
 {
     int token;
-    const int number = group_row(s, *c, &token);
-    mpk_words q[K / 16]; /* in flight while pages are found */
+    const int number = group_row<K>(s, *c, &token);
+    mpk_words q[group_piece<K>::PASSES]; /* in flight while pages are found */
     const int position = number >= 0 ? mpk_at<const int>(t, ATTEND_POSITIONS)[token] : -1;
     group_get_queries<K>(t, number, q);
     attend_find(t, s, c);
@@ -308,12 +153,12 @@ MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, attend_ch
         r->zero[m] = GROUP_LEAST;
         r->sum[m] = 0;
     }
-    group_meet(); /* no warp still reads the rows before */
+    group_meet_rows<K>(); /* no warp still reads the rows before */
     group_put_queries<K>(q);
     ptx_fence_shared();
-    group_meet();
+    group_meet_rows<K>();
 #pragma unroll
-    for (int i = 0; i < K / 2; i++)
+    for (int i = 0; i < group_areas<K>::COLUMNS / 2; i++)
         r->out[i] = 0;
 }
 
@@ -337,14 +182,16 @@ MPK_FN void group_put_rows(const mpk_task &t, const attend_shape &s, int number,
         }
         const float scale = attend_last<HOW>(t, s, head, r.zero[m], sum);
 #pragma unroll
-        for (int n = 0; n < K / 8; n++)
-            *(rt_u32 *)(group_piece_at<K>(lane / 4 + 8 * m, n) + lane % 4 * 4) =
+        for (int n = 0; n < group_piece<K>::OF_ROW; n++)
+            *(rt_u32 *)(group_piece_at<K>(lane / 4 + 8 * m,
+                                          group_area<K>() * group_piece<K>::OF_ROW + n) +
+                        lane % 4 * 4) =
                 ptx_pack_bf16(r.out[4 * n + 2 * m] * scale, r.out[4 * n + 2 * m + 1] * scale);
     }
 }
 
 /* Store the rows, each as a whole: words straight from the registers would be 16 bytes of eight
- * rows at a time.  The queries have been read when the warpgroup meets, so results may take
+ * rows at a time.  The queries have been read when all who have them meet, so results may take
  * their place; after that a warp reads only what it has put there itself, hence __syncwarp. */
 template <int K, int HOW>
 MPK_FN void group_store(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
@@ -353,8 +200,8 @@ MPK_FN void group_store(const mpk_task &t, const attend_shape &s, const attend_c
     const group_piece<K> at = group_piece_of_lane<K>();
     char *to = mpk_at<char>(t, ATTEND_Y) + at.column * 16;
     int token;
-    const int number = group_row(s, c, &token);
-    group_meet();
+    const int number = group_row<K>(s, c, &token);
+    group_meet_rows<K>();
     group_put_rows<K, HOW>(t, s, number, r);
     __syncwarp();
 #pragma unroll
@@ -473,7 +320,7 @@ MPK_FN void group_weigh(float scale, float *score, group_rows<K> *r)
 template <int K> MPK_FN void group_keep(const float *kept, float *out)
 {
 #pragma unroll
-    for (int i = 0; i < K / 2; i++)
+    for (int i = 0; i < group_areas<K>::COLUMNS / 2; i++)
         out[i] *= kept[i / 2 % 2];
 }
 
@@ -501,7 +348,7 @@ template <int K> MPK_FN void group_add(rt_u64 values, const rt_u32 (*p)[4], floa
 #pragma unroll
     for (int k = 0; k < ATTEND_PAGE / 16; k++) {
         const rt_u64 b = tile_further(values, (rt_u32)(k * (K / 8) * 16));
-        if (K == 128)
+        if (group_areas<K>::COLUMNS == 128)
             ptx_group_multiply_own_128(out, p[k], b);
         else
             ptx_group_multiply_own_64(out, p[k], b);
@@ -519,12 +366,19 @@ template <int K> struct group_place {
     bool there;          /* a page of the cache lies there */
 };
 
+/* Keys, or values, have been read. */
+template <int K> MPK_FN void group_release(rt_u32 page)
+{
+    ring_release(page);
+    if (group_pages<K>::EACH == 2)
+        ring_release(page + 1);
+}
 /* Keys have been read.  Where values share their page it goes back with these; else now, so that
  * the loader may fill it while softmax runs. */
 template <int K> MPK_FN void group_release_keys(rt_u32 keys)
 {
-    if (group_pages<K>::N == 2)
-        ring_release(keys);
+    if (group_pages<K>::N > 1)
+        group_release<K>(keys);
 }
 
 /* This warpgroup: zeros in place of values that are not there.  Weights of 0 do not suffice: 0
@@ -532,14 +386,15 @@ template <int K> MPK_FN void group_release_keys(rt_u32 keys)
 template <int K> MPK_FN void group_clear_values(rt_u32 page)
 {
     char *s_values =
-        mpk_s + page * MPK_PAGE_BYTES + (group_pages<K>::N == 2 ? 0 : group_pages<K>::BYTES);
+        mpk_s + page * MPK_PAGE_BYTES + (group_pages<K>::N > 1 ? 0 : group_pages<K>::BYTES);
     for (int i = mpk_thread() % 128; i < group_pages<K>::BYTES / 16; i += 128)
         ((uint4 *)s_values)[i] = make_uint4(0, 0, 0, 0);
     ptx_fence_shared();
     group_meet();
 }
 
-/* Are the next keys and values there?  Does not wait. */
+/* Are the next keys and values there, or where values have a barrier of their own the keys?  Does
+ * not wait. */
 template <int K> MPK_FN bool group_look(const group_place<K> &p)
 {
     mpk_ring next = p.ring;
@@ -548,12 +403,42 @@ template <int K> MPK_FN bool group_look(const group_place<K> &p)
     return ptx_barrier_look(&mpk_w.full[next.first + next.at], next.parity) != 0;
 }
 
+/* Take the next keys, of two pages, and step over the values after them, which are waited for when
+ * they are multiplied. */
+template <int K> MPK_FN void group_take_keys(group_place<K> *p, bool seen)
+{
+    p->keys = p->ring.first + p->ring.at;
+    if (!seen)
+        mpk_barrier_wait(&mpk_w.full[p->keys], p->ring.parity);
+    p->there = mpk_w.note[p->keys];
+    ring_skip_pair(&p->ring);
+    p->values = p->ring.first + p->ring.at;
+    ring_skip_pair(&p->ring);
+    __syncwarp(); /* the note is read before any lane releases the page */
+}
+/* Wait for values that have a barrier of their own: the last that p has stepped over, or those of
+ * the page before.  around: the ring has begun anew between them and the last. */
+template <int K> MPK_FN void group_take_values(const group_place<K> &p, rt_u32 values, bool around)
+{
+    if (group_pages<K>::EACH == 1)
+        return;
+    const bool ended = p.ring.at == 0; /* they were the last of the ring */
+    mpk_barrier_wait(&mpk_w.full[values], p.ring.parity ^ (rt_u32)ended ^ (rt_u32)around);
+    if (!mpk_w.note[values])
+        group_clear_values<K>(values);
+    __syncwarp();
+}
+
 /* Take the next keys and values, waited for by the barrier that tells of both, unless they have
  * been seen: in one page of the ring, or in two.  The note must be read before any lane releases
  * the page, hence the meeting of the warp.  Values that the cache does not have are cleared; both
  * warpgroups write the same zeros, so they need not agree. */
 template <int K> MPK_FN void group_take(group_place<K> *p, bool seen)
 {
+    if (group_pages<K>::EACH == 2) {
+        group_take_keys<K>(p, seen);
+        return;
+    }
     p->keys = p->ring.first + p->ring.at;
     if (group_pages<K>::N == 2)
         ring_next(&p->ring);
@@ -575,7 +460,8 @@ struct group_matrices {
  * the ring holds only two pages for a chunk, the values' pages come first. */
 template <int K> MPK_FN group_matrices group_matrices_of(void)
 {
-    const char *s_values = mpk_s + (group_pages<K>::N == 2 ? 0 : group_pages<K>::BYTES);
+    const char *s_values = mpk_s + (group_pages<K>::N > 1 ? 0 : group_pages<K>::BYTES) +
+                           group_area<K>() * (group_areas<K>::COLUMNS / 8 * 256);
     return {ptx_matrix_of_rows(group_queries<K>()), ptx_matrix(mpk_s, K / 32 * 512),
             ptx_matrix_of_values(s_values)};
 }
@@ -624,7 +510,8 @@ MPK_FN void group_finish(bool grown, float scale, float *score, const float *kep
  * weights that they read give way to new ones: under half of the softmax they come to their end.
  * The next page is taken before that wait, since ptxas moves a wait up, but over no loop; whether
  * it is there is asked between the products, because an answer that is waited for takes as long as
- * a tenth of the page's work.  A ring of four pages has no room for it then. */
+ * a tenth of the page's work.  A ring of four pages has no room for it then.  With K 256 keys alone
+ * are taken then, for which there is room from eight pages on. */
 template <int K, int HOW>
 MPK_FN void group_steps(const attend_chunk &c, const attend_factor &f, group_place<K> *at,
                         group_rows<K> *r)
@@ -633,7 +520,10 @@ MPK_FN void group_steps(const attend_chunk &c, const attend_factor &f, group_pla
     const attend_sight sight = attend_sight_of(r->position, r->from);
     const group_matrices first = group_matrices_of<K>();
     /* Taking the next page early means to hold two pages' values and the keys of one at once. */
-    const bool early = at->ring.n > 2 * group_pages<K>::N;
+    const bool early =
+        group_pages<K>::EACH == 2 ? at->ring.n >= 8 : at->ring.n > 2 * group_pages<K>::N;
+    if (group_pages<K>::EACH == 2 && at->ring.at % 2)
+        ring_drop(&at->ring, 1);
     float score[32], kept[2];      /* of 64 positions; by what results are multiplied */
     rt_u32 p[ATTEND_PAGE / 16][4]; /* weights, the operand of p v */
     group_take<K>(at, false);
@@ -663,6 +553,9 @@ MPK_FN void group_steps(const attend_chunk &c, const attend_factor &f, group_pla
         group_score<K>(queries, keys, score);
         ptx_group_commit();
         const bool seen = group_look<K>(*at); /* read after these products are given */
+        group_take_values<K>(*at, before, at->values <= before);
+        if (group_pages<K>::EACH == 2)
+            ptx_group_begin(); /* that wait is a loop, over which products do not go on */
         group_add<K>(matrix, p, r->out);
         ptx_group_commit();
         /* scores are there; values of the page before may still be multiplied */
@@ -673,14 +566,15 @@ MPK_FN void group_steps(const attend_chunk &c, const attend_factor &f, group_pla
             group_take<K>(at, seen);
         ptx_group_wait<0>();
         /* its products have ended: the wait above was for all */
-        ring_release(before);
+        group_release<K>(before);
         group_finish<K>(grown, scale, score, kept, p, r);
     }
+    group_take_values<K>(*at, values, false);
     ptx_group_begin();
     group_add<K>(group_matrix(first.values, values), p, r->out);
     ptx_group_commit();
     ptx_group_wait<0>();
-    ring_release(values);
+    group_release<K>(values);
 }
 
 /* ---- the body ---- */
@@ -690,6 +584,8 @@ MPK_FN void group_steps(const attend_chunk &c, const attend_factor &f, group_pla
  * next task. */
 template <int K, int HOW = 0> MPK_FN void attention_group(const mpk_task &t, const attend_shape &s)
 {
+    static_assert(group_pages<K>::EACH == 1 || (MPK_PAGES % 2 == 0 && MPK_LEAST_PAGES % 2 == 0),
+                  "pages in pairs need an even ring");
     const int end = (int)t.hi0;
     group_place<K> at; /* in the ring */
     at.ring = *t.ring;
@@ -702,14 +598,15 @@ template <int K, int HOW = 0> MPK_FN void attention_group(const mpk_task &t, con
         if (alone) {
             const int kv_head = (int)t.e->lo[1] / (s.heads / s.kv_heads * K);
             mpk_sync(); /* queries give way to parts */
-            lone_run<K, HOW>(t, s, first, alone, kv_head,
-                             (int)t.e->hi[1] / (s.heads / s.kv_heads * K) - kv_head);
+            lone_run<attend_has_lone(K) ? K : 64, HOW>(
+                t, s, first, alone, kv_head,
+                (int)t.e->hi[1] / (s.heads / s.kv_heads * K) - kv_head);
             mpk_sync();
             first += alone;
             continue;
         }
         group_walk w = group_begin(t, s, K, first, end);
-        while (group_next(t, s, &w)) {
+        while (group_next<K>(t, s, &w)) {
             group_rows<K> r;
             group_begin_rows<K>(t, s, &w.c, &r);
             if (w.c.n_steps)

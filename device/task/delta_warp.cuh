@@ -25,6 +25,7 @@
 #include "shape/delta_shape.h"
 #include "task/recurrent.cuh"
 #include "task/rows_warp.cuh"
+#include "tile/inverse.cuh"
 
 enum { DELTA_COLUMNS = MPK_THREADS / DELTA_LANES };
 
@@ -81,10 +82,15 @@ MPK_FN float delta_fade(const delta_head &h, float a)
     const float x = a + h.bias;
     return h.rate * (x > 20.0f ? x : log1pf(expf(x)));
 }
-/* How far a token moves the state. */
+/* How far a token moves the state: the sigmoid of b.  Where there are products of warpgroups it is
+ * one without the call that a division is: in the function that has it they would wait for each
+ * other. */
 MPK_FN float delta_reach(float b)
 {
-    return 1.0f / (1.0f + expf(-b));
+    const float power = expf(-b), most = 0x1p100f; /* a limit that keeps NaN */
+    if (!MPK_WGMMA)
+        return 1.0f / (1.0f + power);
+    return mpk_inverse(1.0f + (power > most ? most : power));
 }
 
 /* Where the state of a token lies. */

@@ -80,6 +80,15 @@ MPK_FN void ring_drop(mpk_ring *r, int n)
         ring_release(page);
     }
 }
+/* Step over two pages that begin at an even place, in a ring of an even number of pages. */
+MPK_FN void ring_skip_pair(mpk_ring *r)
+{
+    r->at += 2;
+    if (r->at == r->n) {
+        r->at = 0;
+        r->parity ^= 1;
+    }
+}
 /* Step over n pages that other warps take and release for this one. */
 MPK_FN void ring_skip(mpk_ring *r, int n)
 {

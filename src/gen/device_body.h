@@ -198,6 +198,7 @@ typedef struct gen_body {
     /* those of weights: half the groups, twice the columns; of weights in blocks more columns */
     bool long_boxes;
     uint32_t pages; /* that it takes of a ring before it lets one go, if more than 2 */
+    bool pairs;     /* it takes pages in pairs, which begin at even places */
     /* its tasks may share a tile, a part of the columns each (rt_meeting) */
     bool parts;
     /* its second input is no packed weight but a matrix of rows that the step makes, and its tasks

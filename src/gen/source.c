@@ -245,22 +245,22 @@ static void find_maps(emitter *e)
         e->maps[e->regime_of[g]] |= gen_needs_maps(&e->graphs[g], e->uses[g]);
 }
 
-/* Divide the shared memory of an SM: the body that needs most decides how much is scratch, and the
- * rest becomes pages of the loader's ring. */
+/* Divide an SM's shared memory: scratch for the body that needs most, and the ring's pages. */
 static void find_room(emitter *e, uint32_t regime)
 {
     const gen_arch *a = e->arch;
     gen_room *room = &e->rooms[regime];
-    for (const gen_instance *k = e->instances.at; k < e->instances.at + e->instances.n; k++)
+    bool pairs = e->maps[regime]; /* pages that begin at even places: of boxes (linear_box.cuh) */
+    for (const gen_instance *k = e->instances.at; k < e->instances.at + e->instances.n; k++) {
         if (k->regimes >> regime & 1 && k->scratch_bytes > room->scratch_bytes)
             room->scratch_bytes = k->scratch_bytes;
+        pairs |= k->regimes >> regime & 1 && k->body->pairs;
+    }
     room->scratch_bytes = (room->scratch_bytes + 1023) / 1024 * 1024;
     const uint32_t used = room->scratch_bytes + RT_OWN_BYTES; /* the rest is pages */
     const uint32_t fit = used < a->shared_bytes ? (a->shared_bytes - used) / a->page_bytes : 0;
     room->n_pages = fit < a->n_pages && !is_tested(e) ? fit : a->n_pages;
-    /* products by boxes take pages in pairs, which begin at even places (linear_box.cuh) */
-    if (e->maps[regime])
-        room->n_pages &= ~1u;
+    room->n_pages -= pairs ? room->n_pages % 2 : 0;
 }
 
 /* ---- what a regime needs ---- */

@@ -102,6 +102,9 @@ typedef struct bed {
     double tail;    /* absolute error that is allowed */
     void *residual; /* as it was before end_memory */
     void *x;        /* as it was before lengthen_x; NULL: it is not longer */
+    /* rows of RT_SQUARES_ROW bytes, n_squares sums of squares of a row of x in each; NULL: none */
+    char *squares;
+    uint32_t n_squares;
     /* Element of a KV page where the device has (token, dim). */
     int (*kv_at)(int values, int token, int dim, int page_tokens, int size, int bytes);
 } bed;
@@ -616,6 +619,44 @@ static inline void make_maps(const bed *b, const void *packed, rt_map *maps, rt_
     maps[1] = make_map(&w, packed, false);
     maps[2] = make_map(&few, packed, false);
     e->maps = (rt_u64)(uintptr_t)maps;
+}
+
+/* Sums of squares are kept for whole lots of tokens, whatever the number that are alive. */
+static inline size_t squares_bytes(const bed *b)
+{
+    const int64_t tokens = tensor(b, b->op->out[0])->dims[0];
+    return (size_t)(tokens + RT_PART_TOKENS - 1) / RT_PART_TOKENS * RT_PART_TOKENS * RT_SQUARES_ROW;
+}
+static inline float *squares_at(char *rows, int64_t token)
+{
+    return (float *)(void *)(rows + token * RT_SQUARES_ROW);
+}
+
+/* Sums of x's columns, in a random number of pieces of `floats` each (2: sums of entries follow);
+ * NaN what is not alive. */
+static inline void give_squares(bed *b, int64_t alive, uint32_t floats)
+{
+    const ir_tensor *x = tensor(b, b->op->in[0]);
+    const void *data = b->values.data[b->op->in[0]];
+    b->n_squares = (4 + 4 * (uint32_t)next_random(b, RT_MOST_SQUARES / 4)) / floats;
+    b->squares = fenced(squares_bytes(b));
+    memset(b->squares, 0xff, squares_bytes(b));
+    for (int64_t t = 0; t < alive; t++) {
+        float *to = squares_at(b->squares, t);
+        memset(to, 0, b->n_squares * floats * sizeof *to);
+        for (int64_t c = 0; c < x->dims[1]; c++) {
+            const double v = element(x, data, t * x->dims[1] + c);
+            float *sum = to + next_random(b, b->n_squares) * floats;
+            sum[0] += (float)(v * v);
+            if (floats > 1)
+                sum[1] += (float)v;
+        }
+    }
+}
+static inline void drop_squares(const bed *b)
+{
+    if (b->squares)
+        free_fenced(b->squares, squares_bytes(b));
 }
 
 static inline void make_entry(const bed *b, const ir_box *box, void *packed, rt_entry *e)

@@ -159,18 +159,16 @@ MPK_FN void expert_tile_ask(const expert_tile_copy &c, int columns, int stage, i
 /* ---- products ---- */
 
 /* All columns, N rows of w from byte `mine` of a step's pages on; sum[N / 2] per lane.  A step
- * is two stages of x.  A stage is filled again after the meeting that follows its products'
- * wait: the copy for stage + EXPERT_TILE_STAGES goes into the stage before this one.  Pages go
- * back as soon as their products are done: what memory brings next needs the room. */
+ * is two stages of x, of which the first EXPERT_TILE_STAGES have been requested.  A stage is filled
+ * again after the meeting that follows its products' wait: the copy for stage + EXPERT_TILE_STAGES
+ * goes into the stage before this one.  Pages go back as soon as their products are done: what
+ * memory brings next needs the room. */
 template <int N>
 MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, int columns,
                                 const char *s_x, int mine, bool sums, mpk_ring *ring, float *sum,
                                 row_sums *of_x)
 {
     const int stages = 2 * q.steps; /* of x */
-#pragma unroll
-    for (int i = 0; i < EXPERT_TILE_STAGES; i++)
-        expert_tile_ask(c, columns, i, stages);
     for (int step = 0; step < q.steps; step++) {
         const rt_u32 page = tile_take(q, ring);
 #pragma unroll
@@ -194,6 +192,18 @@ MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, i
         tile_release(q, page);
     }
 }
+
+/* The norm's factor of row i / 2 of a warpgroup, for its thread i: of the token of that pair, of n
+ * pairs in s_list, by the sums that x's maker has left. */
+MPK_FN float expert_tile_factor(const mpk_task &t, const expert_tile_shape &s, const rt_u32 *s_list,
+                                int n)
+{
+    const int row = mpk_thread() % 128 / 2;
+    const rt_u32 pair = row < n ? s_list[row] : 0,
+                 token = mpk_lo(t, 0) + pair / (rt_u32)s.of_token; /* of the step */
+    return squares_factor(t, s.norm, s.columns, s.eps, token, row < n);
+}
+
 /* All threads: planned tile k, of n pairs.
  *
  *   FULL (more than 64 pairs)   warpgroup h: pairs 64 h ..., all 256 rows of w
@@ -213,6 +223,7 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
           *s_sum = (float *)s_x + warp * 16 * TILE_ROW, sum[N / 2];
     row_sums of_x[4] = {};
     const tile_pass q = expert_tile_pass(s);
+    const bool summed = s.norm && squares_are_summed(t); /* by the product that made x */
     float bias[N / 128], *s_bias = expert_tile_at<float>(t, EXPERT_TILE_BIAS) + half * 256;
     if (ENDS)
         expert_tile_ask_biases<N>(t, (const expert_tile_ends_shape &)s,
@@ -223,11 +234,18 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
-    expert_tile_columns<N>(c, q, s.columns, s_x, FULL ? 0 : half * EXPERT_TILE_BYTES, s.norm, ring,
-                           sum, of_x);
-    /* A warpgroup's threads sum what they have seen; the meeting below makes the factors
-     * visible. */
-    box_put_scales(s, 1, of_x, s_scale);
+#pragma unroll
+    for (int i = 0; i < EXPERT_TILE_STAGES; i++)
+        expert_tile_ask(c, s.columns, i, 2 * q.steps);
+    const float factor = summed ? expert_tile_factor(t, s, s_list, n - row) : 1;
+    expert_tile_columns<N>(c, q, s.columns, s_x, FULL ? 0 : half * EXPERT_TILE_BYTES,
+                           s.norm && !summed, ring, sum, of_x);
+    /* A warpgroup's threads sum what they have seen, or two have a row's factor; the meeting below
+     * makes the factors visible. */
+    if (!summed)
+        box_put_scales(s, 1, of_x, s_scale);
+    else if (thread % 2 == 0)
+        s_scale[thread % 128 / 2] = factor;
     if (ENDS)
 #pragma unroll
         for (int i = 0; i < N / 128; i++)

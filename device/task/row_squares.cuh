@@ -7,6 +7,8 @@
  * stored of the row, or one pass of a task.  If the program has a layer_norm that is folded so, a
  * float with the sum of these entries follows each.
  *
+ * Products with experts (expert_tile.cuh) read the rows of the tokens of a tile, two lanes a token.
+ *
  * Tasks of a product that share tiles (linear_parts.cuh) store a sum each; tasks that have theirs
  * alone (linear_box.cuh) store one for each pass.  A product with a norm (linear_box.cuh) adds the
  * sums of a token while its first boxes are in flight.  All workers read the same rows at the same
@@ -41,6 +43,17 @@ enum {
 };
 static_assert(SQUARES_LANES == 8 && SQUARES_SETS == 4, "row_sums_of_four");
 
+/* Add four floats of a row: sums of squares, or with a layer_norm in the program two of these, each
+ * with a sum of entries. */
+MPK_FN void squares_add(const mpk_words &v, row_sums *sums)
+{
+    const float x = __uint_as_float(v.x), y = __uint_as_float(v.y), z = __uint_as_float(v.z),
+                w = __uint_as_float(v.w);
+    const bool pairs = MPK_CENTRED;
+    sums->square += pairs ? x + z : (x + y) + (z + w);
+    sums->entry += pairs ? y + w : 0;
+}
+
 /* This lane's part of the sums of tokens 0, 4, 8, 12 from `from` on, of which `alive` are alive;
  * `pieces` of four sums a token.  All loads of 32 pieces are in flight together. */
 MPK_FN void squares_gather(const char *from, int pieces, int alive, row_sums *sums)
@@ -59,13 +72,8 @@ MPK_FN void squares_gather(const char *from, int pieces, int alive, row_sums *su
 #pragma unroll
         for (int g = 0; g < SQUARES_SETS; g++)
 #pragma unroll
-            for (int i = 0; i < SQUARES_ROUNDS; i++) {
-                const float x = __uint_as_float(v[g][i].x), y = __uint_as_float(v[g][i].y),
-                            z = __uint_as_float(v[g][i].z), w = __uint_as_float(v[g][i].w);
-                const bool pairs = MPK_CENTRED;
-                sums[g].square += pairs ? x + z : (x + y) + (z + w);
-                sums[g].entry += pairs ? y + w : 0;
-            }
+            for (int i = 0; i < SQUARES_ROUNDS; i++)
+                squares_add(v[g][i], &sums[g]);
     }
 }
 
@@ -82,6 +90,30 @@ MPK_FN void squares_put_scales(const mpk_task &t, const tile_shape &s, int row, 
     if (piece < 4)
         s_scale[own + row_sums_token() * (32 / SQUARES_LANES)] =
             tile_factor(s.norm, all, s.columns, s.eps);
+}
+
+/* The factor of a norm for one token of the operator, in both of two neighbouring lanes, which read
+ * every second piece of its row; there: else 0, and nothing is read.  By whole warps. */
+MPK_FN float squares_factor(const mpk_task &t, int norm, int columns, float eps, rt_u32 token,
+                            bool there)
+{
+    const int second = mpk_thread() % 2, pieces = (int)t.e->at[RT_SQUARES_N] / 4;
+    const char *from = (const char *)t.e->at[RT_SQUARES_OF_X] + (rt_u64)token * RT_SQUARES_ROW;
+    row_sums sums = {};
+#pragma unroll 1
+    for (int first = second; first < pieces; first += 2 * SQUARES_ROUNDS) {
+        mpk_words v[SQUARES_ROUNDS] = {}; /* in flight together */
+#pragma unroll
+        for (int i = 0; i < SQUARES_ROUNDS; i++)
+            ptx_load_words_if(from + (first + 2 * i) * 16, there && first + 2 * i < pieces, &v[i]);
+#pragma unroll
+        for (int i = 0; i < SQUARES_ROUNDS; i++)
+            squares_add(v[i], &sums);
+    }
+    __syncwarp();
+    sums.square += __shfl_xor_sync(0xffffffffu, sums.square, 1);
+    sums.entry += __shfl_xor_sync(0xffffffffu, sums.entry, 1);
+    return tile_factor(norm, sums, columns, eps);
 }
 
 /* A sum, to its place in a token's row. */

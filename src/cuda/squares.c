@@ -5,7 +5,7 @@
  * each operator where its tasks leave the sums of squares of their rows, with those of the entries
  * beside them if some norm is a layer_norm, and for each product with a norm whose sums it takes.
  *
- *   x = linear(...)  ->  y = linear(x, norm ...)
+ *   x = linear(...)  ->  y = linear(x, norm ...), y = expert_linear(x, ..., norm)
  *
  * A product that takes no boxes sums the squares itself, whatever its entry says; but one that is
  * to leave sums must leave them, so its operands are looked at as its body does.  Where x is
@@ -14,6 +14,7 @@
  * time, share the memory.  Called by parts.c and tables.c.  Cost: a pass over the operators.
  */
 #include "cuda/cuda_machine.h"
+#include "gen/sharing.h"
 #include "shape/linear_tile_shape.h"
 
 static const ir_graph *program_of(const cuda_machine *m, uint32_t graph)
@@ -27,14 +28,12 @@ static cuda_parts *parts_of(const cuda_machine *m, uint32_t graph)
     return m->parts + all[graph].first_op;
 }
 
-/* Has it a body that shares tiles, and operands few enough to leave the entry's last places free
- * for the addresses of squares (RT_SQUARES_OF_X and the two after it)?
- */
-static bool is_product(const cuda_machine *m, uint32_t graph, ir_op_id op)
+/* Has it a body, and operands few enough to leave the entry's last places free for the addresses of
+ * squares (RT_SQUARES_OF_X and the two after it)? */
+static bool has_room(const cuda_machine *m, uint32_t graph, ir_op_id op)
 {
-    const gen_use *use = &m->source.uses[graph][op];
     const ir_op *o = &program_of(m, graph)->ops.at[op];
-    return use->instance != RT_NONE && use->body->parts && !use->body->images &&
+    return m->source.uses[graph][op].instance != RT_NONE &&
            gen_operand_of_output(o, o->n_out) <= RT_SQUARES_OF_X;
 }
 
@@ -65,7 +64,9 @@ static bool can_sum(const cuda_machine *m, uint32_t graph, ir_op_id op)
 {
     const cuda_parts *p = &parts_of(m, graph)[op];
     const ir_graph *g = program_of(m, graph);
-    if (!is_product(m, graph, op) || !p->n || !gen_stores_whole_groups(g, op, p->n_columns))
+    const gen_body *body = m->source.uses[graph][op].body;
+    if (!has_room(m, graph, op) || !body->parts || body->images || !p->n ||
+        !gen_stores_whole_groups(g, op, p->n_columns))
         return false;
     const ir_tensor *y = &g->tensors.at[g->ops.at[op].out[0]];
     const uint32_t n = p->n_across * sums_of_task(p, y) * floats_of_sum(m);
@@ -95,7 +96,7 @@ void cuda_plan_squares(cuda_machine *m, uint32_t graph)
     cuda_parts *parts = parts_of(m, graph);
     uint64_t n_bytes = 0;
     for (ir_op_id op = 0; op < g->ops.n && m->n_peers == 1; op++) {
-        if (!is_product(m, graph, op) || !gen_has_norm(g, op))
+        if (!has_room(m, graph, op) || !gen_takes_squares(g, op, &m->source.uses[graph][op]))
             continue;
         const ir_tensor *x = &g->tensors.at[g->ops.at[op].in[0]];
         if (x->producer == IR_NONE || !can_sum(m, graph, x->producer))

@@ -14,6 +14,7 @@
  * With biases or a gate with a limit it is a row of a table of its own, and code of its own: after
  * these fields operands and dtypes of the biases, and the limit. */
 #include "gen/body_experts.h"
+#include "shape/linear_tile_shape.h"
 
 enum {
     /* EXPERT_TILE_SCRATCH: stages of x, squares, tiles, pairs */
@@ -77,11 +78,13 @@ static uint32_t scratch_bytes(const gen_call *c)
     return SCRATCH_BYTES + (has_ends(c) ? BIAS_BYTES : 0);
 }
 
-/* Its loops are its own and always compiled; of the optional code it needs its activation alone. */
+/* Its loops are its own and always compiled; of the optional code it needs its activation and, with
+ * a norm, sums of squares that others have left. */
 static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
 {
     (void)box, (void)maps;
-    return gen_form_of_activation(c->op->attributes[GLU].s);
+    const uint64_t squares = gen_input(c, NORM) ? UINT64_C(1) << TILE_FORM_SQUARES : 0;
+    return gen_form_of_activation(c->op->attributes[GLU].s) | squares;
 }
 
 const gen_body gen_body_expert_tile = {.op = "expert_linear",
@@ -94,6 +97,7 @@ const gen_body gen_body_expert_tile = {.op = "expert_linear",
                                        .maps = true,
                                        .long_boxes = true,
                                        .pages = 4,
+                                       .norm = NORM,
                                        .shares = true,
                                        .sends = true,
                                        .accepts = accepts,

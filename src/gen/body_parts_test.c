@@ -255,52 +255,17 @@ typedef struct product {
     void *packed, **start, **expected;
     rt_map maps[RT_MAPS];
     rt_meeting meetings[WORKERS];
-    /* rows of RT_SQUARES_ROW bytes, of x with n_squares sums in each, and of y; NULL: none */
-    char *squares_of_x, *squares_of_y;
-    uint32_t n_squares;
-    uint32_t floats; /* of a sum: 2 in a kernel that has a layer_norm */
+    char *squares_of_y; /* rows of RT_SQUARES_ROW bytes; NULL: none */
+    uint32_t floats;    /* of a sum: 2 in a kernel that has a layer_norm */
 } product;
 
 /* ---- squares of rows ---- */
-
-/* Sums of squares are kept for whole lots of tokens, whatever the number that are alive. */
-static size_t squares_bytes(const product *p)
-{
-    const int64_t tokens = tensor(&p->b, p->b.op->out[0])->dims[0];
-    return (size_t)(tokens + RT_PART_TOKENS - 1) / RT_PART_TOKENS * RT_PART_TOKENS * RT_SQUARES_ROW;
-}
 
 /* Tokens of the tasks that are alive. */
 static int64_t alive_of(const product *p)
 {
     const ir_box box = alive_box(&p->b);
     return p->c->tokens > 0 && p->c->tokens < box.hi[0] ? p->c->tokens : box.hi[0];
-}
-
-static float *squares_at(char *rows, int64_t token)
-{
-    return (float *)(void *)(rows + token * RT_SQUARES_ROW);
-}
-
-/* Sums of x's columns, in a random number of pieces; NaN what is not alive. */
-static void give_squares(product *p)
-{
-    const ir_tensor *x = tensor(&p->b, p->b.op->in[0]);
-    const void *data = p->b.values.data[p->b.op->in[0]];
-    p->n_squares = (4 + 4 * (uint32_t)next_random(&p->b, RT_MOST_SQUARES / 4)) / p->floats;
-    p->squares_of_x = fenced(squares_bytes(p));
-    memset(p->squares_of_x, 0xff, squares_bytes(p));
-    for (int64_t t = 0; t < alive_of(p); t++) {
-        float *to = squares_at(p->squares_of_x, t);
-        memset(to, 0, p->n_squares * p->floats * sizeof *to);
-        for (int64_t c = 0; c < x->dims[1]; c++) {
-            const double v = element(x, data, t * x->dims[1] + c);
-            float *sum = to + next_random(&p->b, p->n_squares) * p->floats;
-            sum[0] += (float)(v * v);
-            if (p->floats > 1)
-                sum[1] += (float)v;
-        }
-    }
 }
 
 static int64_t columns_of_task(const product *p)
@@ -354,7 +319,7 @@ static void check_squares(product *p)
             check_square(p, t, i);
     for (int64_t t = 0; t < alive_of(p); t++)
         memset(squares_at(p->squares_of_y, t), 0xff, n * p->floats * sizeof(float));
-    for (size_t i = 0; i < squares_bytes(p); i++)
+    for (size_t i = 0; i < squares_bytes(&p->b); i++)
         assert_int_equal((unsigned char)p->squares_of_y[i], 0xff);
 }
 
@@ -365,12 +330,12 @@ static void make_squares(product *p)
     if (p->b.s->use->body->images) /* no norm is before or after one (src/cuda/squares.c) */
         return;
     if (gen_has_norm(p->b.g, op) && next_random(&p->b, 2))
-        give_squares(p);
+        give_squares(&p->b, alive_of(p), p->floats);
     /* each warpgroup of a joint task that is alone would leave sums of its own */
     const uint32_t columns = (uint32_t)tensor(&p->b, p->b.op->out[0])->dims[1] / p->c->tasks;
     if (gen_stores_whole_groups(p->b.g, op, columns) && (p->c->parts > 1 || !p->c->tokens)) {
-        p->squares_of_y = fenced(squares_bytes(p));
-        memset(p->squares_of_y, 0xff, squares_bytes(p));
+        p->squares_of_y = fenced(squares_bytes(&p->b));
+        memset(p->squares_of_y, 0xff, squares_bytes(&p->b));
     }
 }
 
@@ -378,21 +343,20 @@ static void make_squares(product *p)
  * writes its own floats of each token's row. */
 static void fill_squares(const product *p, uint32_t i, rt_entry *e, uint64_t *forms)
 {
-    e->at[RT_SQUARES_OF_X] = (rt_u64)(uintptr_t)p->squares_of_x;
-    e->at[RT_SQUARES_N] = p->n_squares * p->floats;
+    e->at[RT_SQUARES_OF_X] = (rt_u64)(uintptr_t)p->b.squares;
+    e->at[RT_SQUARES_N] = p->b.n_squares * p->floats;
     if (p->squares_of_y)
         e->at[RT_SQUARES_OF_Y] =
             (rt_u64)(uintptr_t)p->squares_of_y + i * sums_of_task(p) * p->floats * sizeof(float);
-    if (p->squares_of_x || p->squares_of_y)
+    if (p->b.squares || p->squares_of_y)
         *forms |= UINT64_C(1) << TILE_FORM_SQUARES;
 }
 
-static void drop_squares(product *p)
+static void drop_rows_of_squares(product *p)
 {
-    if (p->squares_of_x)
-        free_fenced(p->squares_of_x, squares_bytes(p));
+    drop_squares(&p->b);
     if (p->squares_of_y)
-        free_fenced(p->squares_of_y, squares_bytes(p));
+        free_fenced(p->squares_of_y, squares_bytes(&p->b));
 }
 
 /* ---- a product ---- */
@@ -430,7 +394,7 @@ static void make_product(product *p, uint32_t number, uint64_t seed, uint32_t li
 
 static void drop_product(product *p)
 {
-    drop_squares(p);
+    drop_rows_of_squares(p);
     drop_residual(&p->b);
     shorten_x(&p->b);
     if (p->packed)

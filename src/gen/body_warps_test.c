@@ -25,6 +25,8 @@
  */
 #include "warps_devices.h"
 
+#include "gen/sharing.h"
+
 /* ---- operands ---- */
 
 /* What is carried is never RT_EMPTY: numbers that name nothing are others than -1 there. */
@@ -289,6 +291,10 @@ static void run_device(const device *d, const bed *b, const ir_box *boxes, size_
         forms[i] = forms_of(b, d->arch, d->halves, &boxes[i], boxed);
         if (mapped)
             make_maps(b, packed, maps, &entries[i]);
+        if (b->squares) {
+            entries[i].at[RT_SQUARES_OF_X] = (rt_u64)(uintptr_t)b->squares;
+            entries[i].at[RT_SQUARES_N] = b->n_squares;
+        }
     }
     d->allow(forms, boxed, is_centred(b->op));
     entries[n - 1].is_last = 1;
@@ -451,6 +457,9 @@ static void check_subject(const device *d, const subject *s, uint64_t seed, bool
     poison_pieces(&b);
     end_memory(&b);
     lengthen_x(&b);
+    if (s->use->body->norm && gen_takes_squares(b.g, (ir_op_id)(b.g->ops.n - 1), s->use) &&
+        next_random(&b, 2))
+        give_squares(&b, alive_box(&b).hi[0], 1);
     void **start = save(&b), **first = NULL, *packed = pack_weights(&b, &s->use->pack);
     void **expected = expect(&b, whole, start);
     size_t n = split(&b, whole, boxes);
@@ -476,6 +485,7 @@ static void check_subject(const device *d, const subject *s, uint64_t seed, bool
     drop(&b, expected);
     drop(&b, first);
     drop_residual(&b);
+    drop_squares(&b);
     shorten_x(&b);
     tear_down(&b);
 }

@@ -201,6 +201,9 @@ typedef struct gen_body {
     bool pairs;     /* it takes pages in pairs, which begin at even places */
     /* its tasks may share a tile, a part of the columns each (rt_meeting) */
     bool parts;
+    /* Without `parts`: the input with the weight of x's norm, if the body takes the sums of squares
+     * of x's rows from the product that makes them (device/task/row_squares.cuh); 0: it does not */
+    uint32_t norm;
     /* its second input is no packed weight but a matrix of rows that the step makes, and its tasks
      * must begin and end where tiles do (op_axis.tile) */
     bool of_rows;

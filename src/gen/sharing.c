@@ -161,6 +161,17 @@ gen_sharing gen_find_sharing(const gen_graph *g, ir_op_id op, const gen_use *use
                          .n_tasks = d.n_tasks};
 }
 
+bool gen_takes_squares(const ir_graph *g, ir_op_id op, const gen_use *use)
+{
+    const gen_body *body = use->body;
+    const ir_op *o = &g->ops.at[op];
+    if (!body || body->images)
+        return false;
+    if (body->norm)
+        return body->norm < o->n_in && o->in[body->norm] != IR_NONE;
+    return body->parts && gen_has_norm(g, op);
+}
+
 mpk_status gen_drop_parts(mpk_context *cx, arena *a, const gen_graph *g, const gen_use *uses,
                           uint32_t n_workers, uint64_t *forms)
 {
@@ -169,7 +180,7 @@ mpk_status gen_drop_parts(mpk_context *cx, arena *a, const gen_graph *g, const g
     for (ir_op_id op = 0; op < g->ir->ops.n; op++) {
         const gen_use *u = &uses[op];
         shares |= gen_find_sharing(g, op, u, false, n_workers, seen).n > 1;
-        squares |= u->body && u->body->parts && !u->body->images && gen_has_norm(g->ir, op);
+        squares |= gen_takes_squares(g->ir, op, u);
     }
     if (!shares)
         *forms &= ~(UINT64_C(1) << TILE_FORM_PARTS);

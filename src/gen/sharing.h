@@ -20,6 +20,9 @@ typedef struct gen_sharing {
  * overwritten. */
 gen_sharing gen_find_sharing(const gen_graph *g, ir_op_id op, const gen_use *use, bool joint,
                              uint32_t n_workers, bool *seen);
+/* Has the operator a norm whose sums of squares it may take from the product that makes its x
+ * (device/task/row_squares.cuh)?  use: of the operator, with a body or without. */
+bool gen_takes_squares(const ir_graph *g, ir_op_id op, const gen_use *use);
 /* Take TILE_FORM_PARTS out of the forms of a call, of one graph, unless some product shares tiles,
  * and TILE_FORM_SQUARES unless one has a norm that may take squares of rows
  * (device/task/row_squares.cuh).  uses: of its operators. */

@@ -221,20 +221,30 @@ MPK_FN void many_run(const mpk_task *one)
 {
     mpk_ring ring = {};
     mpk_task t = {};
+#if MPK_UNIT == MPK_UNIT_HEADS
+    /* Its bodies leave fewer registers: `one` and `waits`, which are asked for after a body, would
+     * lie on the stack and come from L2 after each acquire. */
+    const rt_u32 single = ptx_keep(one != 0);
+#else
+    const mpk_task *const single = one;
+#endif
     if (one) {
         ring = *one->ring;
         t = task_of_other(*one, &ring);
     }
 #pragma unroll 1
-    while (one || many_next(&ring, &t)) {
-        const bool waits = mpk_body_many_waits(t.e->body);
+    while (single || many_next(&ring, &t)) {
+        bool waits = mpk_body_many_waits(t.e->body);
         /* a body that waits must be called even for nothing: it triggers */
-        if (one || waits || task_has_work(t))
+        if (single || waits || task_has_work(t))
             mpk_dispatch_many(t.e->body, t);
-        if (one) {
+        if (single) {
             *one->ring = ring;
             return;
         }
+#if MPK_UNIT == MPK_UNIT_HEADS
+        waits = mpk_body_many_waits(t.e->body);
+#endif
         many_end(ring, waits);
     }
 }

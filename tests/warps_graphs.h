@@ -539,6 +539,10 @@ static const char *const paged_graphs[] = {
         "100", "2", "1", "1", "2",
         "64") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 4, kv_heads "
               "= 2, head_size = 64}\n",
+    X("2200", "192") "input %t : f32[2200, 2, 32] live=tokens\n" PLACES(
+        "2200", "3", "12", "20", "1",
+        "64") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 1, kv_heads "
+              "= 1, head_size = 64}\n",
     X("40", "1536") "input %t : f32[40, 2, 128] live=tokens\n" PLACES("40", "3", "2", "7", "1",
                                                                       "256") WIDE_NORMS
     "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads "

@@ -4,7 +4,7 @@
  * For steps of many tokens beside the other bodies of prompts (many).  A routine for each size of
  * heads, 64, 96, 128 and 256 entries, and another where norms follow the rotation; the shape says
  * the rest.  Of a graph for 512 tokens with 32 query heads, 8 KV heads and no norms it is {512, 32,
- * 8, 0, -1, -1, ...}, each number with its field's name as a comment before it. */
+ * 8, 4, 268435456, 0, -1, -1, ...}, each number with its field's name as a comment before it. */
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
 #include "shape/rope_tile_shape.h"
@@ -42,6 +42,7 @@ static int type_of(const ir_tensor *norm)
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     const ir_attribute *a = c->op->attributes;
+    const int group = (int)(a[HEADS].i / a[KV_HEADS].i);
     uint32_t cache;
     (void)n;
     TRY(gen_number_cache(cx, c, ROTATE_PAGES, ROTATE_K_CACHE, &cache));
@@ -49,6 +50,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
         .tokens = (int)gen_input(c, ROTATE_QKV)->dims[0],
         .heads = (int)a[HEADS].i,
         .kv_heads = (int)a[KV_HEADS].i,
+        .group = group,
+        .inverse = ((1 << ROTATE_INVERSE) + group - 1) / group,
         .cache = (int)cache,
         .q_norm_type = type_of(gen_input(c, ROTATE_Q_NORM)),
         .k_norm_type = type_of(gen_input(c, ROTATE_K_NORM)),

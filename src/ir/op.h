@@ -163,7 +163,8 @@ typedef struct op_def {
      * one task. */
     void (*axes)(const ir_graph *g, const ir_op *op, op_axis *axes);
     /* Where tiles are whole: the time that `box` of output 0 takes besides reading, in bytes that
-     * could be read in that time.  NULL: none. */
+     * could be read in that time; less than 0 where `reads` names more than is read.  NULL:
+     * none. */
     int64_t (*effort)(const ir_graph *g, const ir_op *op, const ir_box *box);
     /* The box of input `input` that computing `box` of output 0 reads (may be more, never less); an
      * empty box if none.  For a result in place the old value counts as read only if it is.  Never

@@ -76,6 +76,20 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         *read = (ir_box){0};
 }
 
+/* What is written takes as long as what is read; the columns between query heads and KV heads,
+ * which `reads` names, are not read.  Less than 0 where these are more. */
+static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    heads_split n = rotated_split(op);
+    int64_t lo = kv_head_from(op->attributes, box->lo[1]),
+            hi = kv_head_from(op->attributes, box->hi[1]), queries = box->hi[1] - box->lo[1],
+            heads = queries + 2 * (hi - lo), named = queries;
+    if (lo < hi)
+        named = n.q + n.kv + hi - box->lo[1];
+    return ir_row_bytes(shape_input(g, op, QKV)->dtype,
+                        (box->hi[0] - box->lo[0]) * (2 * heads - named) * n.size);
+}
+
 /* All pages of the task's KV heads: which of them is known at run time only. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
@@ -200,6 +214,7 @@ const op_def op_rope_kv = {
     .flags = OP_WRITES_APART,
     .infer = infer,
     .axes = axes,
+    .effort = effort,
     .reads = reads,
     .writes = writes,
     .scratch_bytes = scratch_bytes,

@@ -7,12 +7,16 @@
 #include "shape/fields.h"
 
 enum {
-    ROTATE_PAGE = 64,                /* positions of a KV page: no other length is taken */
-    ROTATE_PLACES = 1 << 18,         /* bits of the map of places that are written */
-    ROTATE_FLAG = ROTATE_PLACES / 8, /* scratch: the map, then 1 if a place was met twice */
-    ROTATE_SCRATCH = ROTATE_FLAG + 16,
+    ROTATE_PAGE = 64,        /* positions of a KV page: no other length is taken */
+    ROTATE_MOST_DIMS = 256,  /* of a head */
+    ROTATE_INVERSE = 30,     /* bits behind the point of rotate_shape.inverse */
+    ROTATE_OWN = 512,        /* tokens whose places are found together */
+    ROTATE_PLACES = 1 << 14, /* bits of the map of their places */
+    /* scratch: places, the map, the weights of two norms, values of 8 warps, 8 positions and
+     * 8 slots for each of 256 threads */
+    ROTATE_SCRATCH =
+        ROTATE_OWN * 4 + ROTATE_PLACES / 8 + 2 * ROTATE_MOST_DIMS * 4 + 8 * 2048 + 8 * 256 * 4 * 2,
 };
-SHAPE_ASSERT(rotate_scratch_is_cleared_16_bytes_at_a_time, ROTATE_SCRATCH % 16 == 0);
 
 /* Operands in rt_entry.at; the outputs follow from rotate_shape.q on. */
 enum {
@@ -30,19 +34,20 @@ enum {
 /*   tokens                    that the operands have room for: a step in which all is alive counts
  *                             more
  *   heads, kv_heads           of q; of k and of v
+ *   group, inverse            query heads of a KV head; 1 / group, rounded up
  *   cache                     which of mpk_caches
  *   q_norm_type, k_norm_type  0 bf16, 1 f32, -1 absent
  *   eps                       of both norms
  *   q                         operand of the first output */
 /* clang-format off */
 #define ROTATE_SHAPE_FIELDS(INT, FLOAT)                          \
-    INT(tokens) INT(heads) INT(kv_heads) INT(cache)            \
+    INT(tokens) INT(heads) INT(kv_heads) INT(group) INT(inverse) INT(cache) \
     INT(q_norm_type) INT(k_norm_type) FLOAT(eps) INT(q)
 /* clang-format on */
 
 typedef struct rotate_shape {
     ROTATE_SHAPE_FIELDS(FIELD_INT, FIELD_FLOAT)
 } rotate_shape;
-SHAPE_ASSERT(rotate_shape_has_no_padding, sizeof(rotate_shape) == 8 * 4);
+SHAPE_ASSERT(rotate_shape_has_no_padding, sizeof(rotate_shape) == 10 * 4);
 
 #endif

@@ -62,7 +62,7 @@ struct rotate_box {
 };
 
 /* Scratch: the places that the tokens go to (-1: they are not written), a map of bits in which
- * these are marked, and the weights of the norms. */
+ * these are marked, the weights of the norms, and what `cp.async` brings. */
 struct __align__(16) rotate_scratch
 {
     int place[ROTATE_OWN]; /* page * ROTATE_PAGE + place in the page */
@@ -373,8 +373,8 @@ MPK_FN void rotate_ask_norms(const mpk_task &t, const rotate_shape &s, rotate_st
             w->word[i] = mpk_at<const rt_u32>(t, operand)[dim];
     }
 }
-/* All threads: into scratch, as f32, when they are there; and the map is emptied.  They are seen
- * after a barrier.  Nobody reads those of a norm that is absent. */
+/* All threads: convert the weights to f32 and store them in scratch; clear the map.  Both may be
+ * read after a barrier.  The places of an absent norm's weights are written too, but not read. */
 template <int K>
 MPK_FN void rotate_put_norms(const rotate_shape &s, const rotate_stored_norms<K> &w,
                              rotate_scratch *s_own)

@@ -150,8 +150,9 @@ MPK_FN void load_land(mpk_load *l)
     ring_next(&l->tail);
     l->flying--;
 }
-/* A page more is in flight, which has been found empty; if there are too many, wait for the oldest
- * first.  Where the whole ring was, that is the same page: it has come, or nobody had read it. */
+/* A page more is in flight, which the loader has just found empty; if there are too many, wait for
+ * the oldest first.  If all pages of the ring were, the oldest is this one: the body warps have
+ * released it, so its copies have arrived, and there is nothing to wait for. */
 MPK_FN void load_count(mpk_load *l)
 {
     if (l->flying == l->ring.n) {

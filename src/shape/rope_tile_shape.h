@@ -9,7 +9,7 @@
 enum {
     ROTATE_PAGE = 64,        /* positions of a KV page: no other length is taken */
     ROTATE_MOST_DIMS = 256,  /* of a head */
-    ROTATE_INVERSE = 30,     /* bits behind the point of rotate_shape.inverse */
+    ROTATE_INVERSE = 30,     /* rotate_shape.inverse is 1 / group times 2 to this power */
     ROTATE_OWN = 512,        /* tokens whose places are found together */
     ROTATE_PLACES = 1 << 14, /* bits of the map of their places */
     /* scratch: places, the map, the weights of two norms, values of 8 warps, 8 positions and
@@ -34,7 +34,7 @@ enum {
 /*   tokens                    that the operands have room for: a step in which all is alive counts
  *                             more
  *   heads, kv_heads           of q; of k and of v
- *   group, inverse            query heads of a KV head; 1 / group, rounded up
+ *   group, inverse            query heads of a KV head; 2^ROTATE_INVERSE / group, rounded up
  *   cache                     which of mpk_caches
  *   q_norm_type, k_norm_type  0 bf16, 1 f32, -1 absent
  *   eps                       of both norms
